@@ -4,14 +4,15 @@ A card is one JSON file of the data folder. So that lists of files need not read
 folder remembers which card belongs to a path, as long as size and time are the same.
 """
 
+import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quantize.disk import write_atomically
-from quantize.fromjson import from_json
+from quantize.disk import files_of, write_atomically
+from quantize.fromjson import GARBLED, from_json
 from quantize.manifest import Fidelity, FileEntry, ModelInfo, TokenParity
 from runtimes.machine.state_file import load_state, save_entry
 from runtimes.paths import data_dir
@@ -54,10 +55,9 @@ def save_card(path: Path, card: Card) -> None:
 
 def load_card(fingerprint: str) -> Card | None:
     """The card of such a file; None where none is kept, or it cannot be read."""
-    try:
+    with contextlib.suppress(OSError, *GARBLED):
         return from_json(Card, load_json(card_path(fingerprint)))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
+    return None
 
 
 def known_cards(paths: list[Path]) -> dict[Path, Card]:
@@ -77,8 +77,7 @@ def known_cards(paths: list[Path]) -> dict[Path, Card]:
 def _stamp(path: Path) -> list[int]:
     """Size and time of last change, of a folder those of its files."""
     try:
-        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-        found = [one.stat() for one in files]
+        found = [one.stat() for one in files_of(path)]
     except OSError:
         return []
     return [sum(one.st_size for one in found), max((one.st_mtime_ns for one in found), default=0)]

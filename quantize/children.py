@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn, TypeVar
 
@@ -89,6 +89,14 @@ def report_progress(done: float, total: float, unit: str) -> None:
         _send([float(done), float(total), unit])
 
 
+def counted(items: Sequence[T], unit: str) -> Iterator[T]:
+    """Each of ``items``; the parent hears how many are done."""
+    for done, item in enumerate(items):
+        report_progress(done, len(items), unit)
+        yield item
+    report_progress(len(items), len(items), unit)
+
+
 def report_step(text: str) -> None:
     """Tell the parent what is done now, where nothing can be counted."""
     _send(text)
@@ -129,10 +137,12 @@ def work(folder: Path) -> NoReturn:
         outcome = {"value": pickle.loads((folder / "call").read_bytes())()}
         code = 0
     except (Exception, SystemExit) as error:
+        kind = type(error).__name__
+        reason = f"{error}" if isinstance(error, IngotError) else f"{kind}: {error}"
         # Not into the output: its last lines are the tool's own words, which say more.
         outcome = {
-            "error": _describe(error),
-            "kind": type(error).__name__,
+            "error": "it gave up" if isinstance(error, SystemExit) else reason,
+            "kind": kind,
             "traceback": traceback.format_exc(),
         }
     try:
@@ -143,14 +153,6 @@ def work(folder: Path) -> NoReturn:
     sys.stderr.flush()
     # Not through the interpreter's shutdown: native libraries tear down badly, and it is slow.
     os._exit(code)
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return "it gave up"
-    if isinstance(error, IngotError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
 
 
 if sys.platform == "linux":

@@ -29,19 +29,29 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, 
 _SPARE = 100_000_000
 
 
-def human(count: int) -> str:
+def human(count: float) -> str:
     """A size as people write it: 310 kB, 4.7 MB, 15 GB."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             value = count / scale
             return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
-    return f"{count} B"
+    return f"{count:.0f} B"
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file itself, or all files of a folder."""
+    return [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
 
 
 def sha256_of(path: Path) -> str:
     """The checksum of a file's bytes, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_text(text: str) -> str:
+    """The checksum of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def free_space(folder: Path) -> tuple[Path, int]:

@@ -17,7 +17,7 @@ from typing import (
 _T = TypeVar("_T")
 _MOST = 2**63
 # What `from_json` raises for what it cannot read.
-GARBLED = (KeyError, TypeError, ValueError, AttributeError)
+GARBLED = (LookupError, TypeError, ValueError, AttributeError)
 
 
 def from_json(kind: type[_T], data: Any) -> _T:

@@ -3,7 +3,6 @@ written as a GGUF file that llama.cpp loads beside a quantized model.
 """
 
 import dataclasses
-import hashlib
 import logging
 import re
 import runpy
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from quantize.children import run_child
-from quantize.disk import full_disk_explained
+from quantize.disk import full_disk_explained, sha256_text
 from quantize.errors import SourceError, UsageError, first_line
 from quantize.gguf.converter import LORA_SCRIPT, converter_folder, load_converter
-from quantize.hub.client import Hub, parse_hub_name
+from quantize.hub.client import parse_hub_name
 from quantize.hub.transfer import Store
 from quantize.manifest import ModelOrigin, digest
 from quantize.options import SourceOptions
@@ -66,7 +65,7 @@ class Adapter:
         return None
 
 
-def open_adapter(lora: str, progress: Reporter, hub: Hub | None = None) -> Adapter:
+def open_adapter(lora: str, progress: Reporter) -> Adapter:
     """The adapter that ``lora`` names: a folder that peft wrote, or ORG/NAME on the hub.
 
     Raises UsageError when there is none, SourceError when it is damaged, pickled, or no LoRA, and
@@ -79,7 +78,7 @@ def open_adapter(lora: str, progress: Reporter, hub: Hub | None = None) -> Adapt
         found = parse_hub_name(lora)
         if found is None or folder.exists():
             raise UsageError(f"{lora} is not a folder; give a folder that peft wrote, or ORG/NAME")
-        store = Store(found, progress, hub or Hub())
+        store = Store(found, progress)
         listing = store.listing()
         wanted = [f for f in listing.files if f.path in {_CONFIG, _WEIGHTS, *_TOKENIZER_FILES}]
         folder = store.bring(listing, wanted)
@@ -147,8 +146,8 @@ def adapted_fingerprint(base: SourceModel, lora: str | None, progress: Reporter)
     # Checkpoints of its training decide nothing.
     files = [adapter.folder / _CONFIG, adapter.folder / _WEIGHTS, *small_files(adapter.folder)]
     read = {path.name: digest(path).sha256 for path in files}
-    whole = hashlib.sha256(f"{found.hash} {sorted(read.items())}".encode())
-    return dataclasses.replace(found, hash=whole.hexdigest(), lora=adapter.name)
+    whole = sha256_text(f"{found.hash} {sorted(read.items())}")
+    return dataclasses.replace(found, hash=whole, lora=adapter.name)
 
 
 def merged_source(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quantize.disk import sha256_of, write_atomically
+from quantize.disk import files_of, sha256_of, write_atomically
 from quantize.fromjson import GARBLED, from_json
 from quantize.recipes import Format
 from runtimes.errors import ModelError
@@ -329,11 +329,8 @@ def digest(file: Path) -> Digest:
 def digests(path: Path, without: str = "") -> dict[str, Digest]:
     """Every file below the folder ``path``, except one named ``without`` in it, by its name as seen
     from there."""
-    return {
-        name: digest(path / name)
-        for name in sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-        if name != without
-    }
+    names = sorted(file.relative_to(path).as_posix() for file in files_of(path))
+    return {name: digest(path / name) for name in names if name != without}
 
 
 def findings(folder: Path, entry: FileEntry) -> Iterator[Finding]:

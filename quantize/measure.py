@@ -8,7 +8,7 @@ together: the original's distributions go to disk, once for each text, and are k
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import logging
 import math
@@ -16,7 +16,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,11 +23,11 @@ from typing import Any, TypeVar
 
 from quantize.cards import Card, load_card, save_card
 from quantize.children import PATIENT, run_child
-from quantize.disk import require_room
+from quantize.disk import require_room, sha256_text
 from quantize.errors import ToolError, UsageError
 from quantize.gguf.converter import export_f16
 from quantize.gguf.imatrix import compute
-from quantize.gguf.weights import compare_weights, other_settings, other_tokens
+from quantize.gguf.weights import compare_weights, other_settings
 from quantize.manifest import (
     FileEntry,
     Manifest,
@@ -46,12 +45,12 @@ from quantize.quality.text import WINDOW, GradedQuestion, read_questions, read_t
 from quantize.quality.tokens import (
     Reference,
     compare_built,
-    parity_conversations,
-    read_gguf_reference,
+    first_apart,
     read_reference,
     shown_differences,
 )
-from quantize.recipes import FORMATS, bits_per_weight, gguf_bits
+from quantize.recipes import FORMATS, bits_per_weight
+from quantize.report.facts import pareto_front
 from quantize.resolve import format_of
 from quantize.source import SourceModel, open_source
 from quantize.stages import versions
@@ -74,18 +73,9 @@ _KEPT = 4  # folders: distributions of an original by length of text, and its co
 _FEWEST = 256  # tokens for an importance matrix
 _HALF = 2  # bytes of a weight
 _LEFT_S = 24 * 3600.0  # after which what a killed run has left is nobody's
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
+# Conversations of one turn and of several, with tools and their results, with thoughts; each with
+# what a template is told beside it.
+_TALKS = Path(__file__).parent / "data" / "conversations.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +97,31 @@ class MeasureJob:
 
 @dataclass(slots=True)
 class _Original:
-    """The original as files are held against it; its parts are made where a file needs them."""
+    """The original as files of ``job`` are held against it; its parts are made where a file needs
+    them."""
 
+    job: MeasureJob  # with the text that is measured on, None for the bundled one
     source: SourceModel
     origin: ModelOrigin
-    text: Path | None
-    limit: int
     questions: Sequence[GradedQuestion]
     work: Path
     progress: Reporter
-    tokens: Reference
     key: str
+    tokens: Reference
     info: ModelInfo | None = None
     reference: FloatReference | None = None
     floats: Path | None = None  # a GGUF file of its weights
     matrix: Path | None = None
     no_floats: str = ""  # why there is none
+
+    def told(self, what: str, call: Callable[[], _Found], *, own: bool = False) -> _Found:
+        """Return what ``call`` finds in a child process, as a stage; ``own``: with the original,
+        which may need torch."""
+        torch = own and self.source.kind == "hf"
+        environment = PATIENT if own else None
+        where = self.work, self.progress
+        with self.progress.stage(what):
+            return run_child(call, what, *where, environment=environment, torch=torch)
 
 
 def measure(job: MeasureJob, progress: Reporter) -> list[Card]:
@@ -139,7 +138,7 @@ def measure(job: MeasureJob, progress: Reporter) -> list[Card]:
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_WORK, dir=base) as made:
         original = _open(job, Path(made), progress)
-        return [_card(file, original, job) for file in job.files]
+        return [_card(file, original) for file in job.files]
 
 
 def manifest_of(cards: Sequence[Card]) -> Manifest:
@@ -151,21 +150,14 @@ def manifest_of(cards: Sequence[Card]) -> Manifest:
 
 def front(cards: Sequence[Card]) -> list[Card]:
     """The cards of sound files for which none is both smaller and nearer to the original."""
-    best, found = math.inf, []
-    for card in sorted(cards, key=lambda card: (card.entry.bytes, _kl(card))):
-        if not card.faults and _kl(card) < best:
-            best = _kl(card)
-            found.append(card)
-    return found
-
-
-def _kl(card: Card) -> float:
-    return card.entry.fidelity.kl_mean if card.entry.fidelity else math.inf
+    sound = [card for card in cards if not card.faults]
+    best = pareto_front([card.entry for card in sound])
+    return [card for entry in best for card in sound if card.entry is entry]
 
 
 def _open(job: MeasureJob, work: Path, progress: Reporter) -> _Original:
     source = open_source(job.original, progress)
-    text = job.text or source.evaluation
+    job = replace(job, text=job.text or source.evaluation)
     graded = job.questions or source.graded
     questions = read_questions(graded) if graded else ()
     with progress.stage("reading the original"):
@@ -173,30 +165,24 @@ def _open(job: MeasureJob, work: Path, progress: Reporter) -> _Original:
     key = {
         "version": _VERSION,
         "original": asdict(origin),
-        "text": read_text(text).sha256,
+        "text": read_text(job.text).sha256,
         "limit": job.limit,
         "questions": [asdict(question) for question in questions],
         "tools": versions(FORMATS),
     }
-    is_gguf = source.kind == "gguf"
-    with progress.stage("reading the original tokenizer"):
-        tokens = run_child(
-            partial(read_gguf_reference, source.weights[0])
-            if is_gguf
-            else partial(read_reference, source),
-            *("loading the original tokenizer", work, progress),
-            torch=not is_gguf,
-        )
     said = json.dumps(key, sort_keys=True, ensure_ascii=False)
+    is_hf = source.kind == "hf"
+    with progress.stage("reading the original tokenizer"):
+        call, what = partial(read_reference, source), "loading the original tokenizer"
+        tokens = run_child(call, what, work, progress, torch=is_hf)
     return _Original(
-        *(source, origin, text, job.limit, questions, work, progress, tokens),
-        key=hashlib.sha256(said.encode()).hexdigest(),
-        floats=source.weights[0] if is_gguf else None,
+        *(job, source, origin, questions, work, progress, sha256_text(said), tokens),
+        floats=None if is_hf else source.weights[0],
     )
 
 
-def _card(file: ModelFile, original: _Original, job: MeasureJob) -> Card:
-    mark = fingerprint(file)
+def _card(file: ModelFile, original: _Original) -> Card:
+    mark, job = fingerprint(file), original.job
     known = None if job.again else load_card(mark)
     if known is not None and known.key == original.key and (known.entry.speed or not job.speed):
         original.progress.note(f"{file.path.name} was measured before")
@@ -204,8 +190,8 @@ def _card(file: ModelFile, original: _Original, job: MeasureJob) -> Card:
             original.info = known.original
         card = replace(known, entry=replace(known.entry, path=file.path.name))
     else:
-        card = _measured(file, mark, original, speed=job.speed)
-    card = _with_caches(card, file, original, job)
+        card = _measured(file, mark, original)
+    card = _with_caches(card, file, original)
     save_card(file.path, card)  # the rows may take long, and end with an error
     if job.ask is not None and card.entry.fidelity is not None:
         if (floats := _floats(original)) is None:
@@ -215,9 +201,10 @@ def _card(file: ModelFile, original: _Original, job: MeasureJob) -> Card:
     return card
 
 
-def _with_caches(card: Card, file: ModelFile, original: _Original, job: MeasureJob) -> Card:
+def _with_caches(card: Card, file: ModelFile, original: _Original) -> Card:
     """The card with those types of the cache that are not on it yet; of a file that runs, and whose
     runtime has them."""
+    job = original.job
     if not job.kv_types or card.entry.fidelity is None or "kv_type" not in backend_of(file).knows:
         return card
     reference = _distributions(original, min(job.context, file.context_length))
@@ -227,20 +214,18 @@ def _with_caches(card: Card, file: ModelFile, original: _Original, job: MeasureJ
         if kind in found:
             continue
         what = f"comparing {file.path.name} with a {kind} cache with the original"
-        call = partial(built_child.fidelity, file.path, reference, kind)
-        with original.progress.stage(what):
-            found[kind] = run_child(call, what, original.work, original.progress)
+        found[kind] = original.told(what, partial(built_child.fidelity, file.path, reference, kind))
     return replace(card, caches=found, cache_tokens=tokens)
 
 
-def _measured(file: ModelFile, mark: str, original: _Original, *, speed: bool) -> Card:
-    path, progress, work = file.path, original.progress, original.work
+def _measured(file: ModelFile, mark: str, original: _Original) -> Card:
+    path = file.path
     kind = format_of(path) or "gguf"
     faults, notes = list[str](), list[str]()
     parity: TokenParity | None = None
     try:
-        with progress.stage(f"comparing the tokens of {path.name}"):
-            compared = compare_built(path, original.tokens, work)
+        with original.progress.stage(f"comparing the tokens of {path.name}"):
+            compared = compare_built(path, original.tokens, original.work)
     except ToolError as error:
         faults.append(f"tokens: they cannot be compared: {error}")
     else:
@@ -275,28 +260,23 @@ def _measured(file: ModelFile, mark: str, original: _Original, *, speed: bool) -
         measurement=original.key,
         bits_per_weight=_bits(path, original),
     )
-    if (reason := _unloadable(path, original)) is not None:
-        faults.append(reason)
+    try:
+        what = f"loading {path.name} and asking it a question"
+        original.told(what, partial(built_child.ask, path))
+    except ToolError as error:
+        faults.append(f"it does not run: {error}")
     else:
-        entry = _figures(path, entry, original, faults, speed=speed)
+        entry = _figures(path, entry, original, faults)
     info = original.info or _bare(original)
     return Card(mark, original.key, entry, info, rendered, weights, tuple(faults))
 
 
-def _figures(
-    path: Path, entry: FileEntry, original: _Original, faults: list[str], *, speed: bool
-) -> FileEntry:
+def _figures(path: Path, entry: FileEntry, original: _Original, faults: list[str]) -> FileEntry:
     """``entry`` with its divergence, answers and speed."""
-    progress, work = original.progress, original.work
     reference = _reference(original)
-
-    def told(what: str, call: Callable[[], _Found]) -> _Found:
-        with progress.stage(what):
-            return run_child(call, what, work, progress)
-
     try:
         what = f"comparing {path.name} with the original"
-        fidelity = told(what, partial(built_child.fidelity, path, reference))
+        fidelity = original.told(what, partial(built_child.fidelity, path, reference))
         if not (math.isfinite(fidelity.kl_mean) and math.isfinite(fidelity.perplexity.value)):
             faults.append("it gives no finite probabilities")
             return entry
@@ -304,33 +284,19 @@ def _figures(
         if original.info is not None and original.info.quality is not None:
             what = f"asking {path.name} {len(original.questions)} graded questions"
             asked = partial(built_child.accuracy, path, original.questions)
-            entry = replace(entry, quality=told(what, asked))
-        if speed:
+            entry = replace(entry, quality=original.told(what, asked))
+        if original.job.speed:
             what = f"measuring the speed of {path.name}"
-            entry = replace(entry, speed=told(what, partial(built_child.speed, path)))
+            entry = replace(entry, speed=original.told(what, partial(built_child.speed, path)))
     except ToolError as error:
         faults.append(str(error))
     return entry
 
 
-def _unloadable(path: Path, original: _Original) -> str | None:
-    """Why the file gives no answer; None where it does."""
-    what = f"loading {path.name} and asking it a question"
-    try:
-        with original.progress.stage(what):
-            run_child(partial(built_child.ask, path), what, original.work, original.progress)
-    except ToolError as error:
-        return f"it does not run: {error}"
-    return None
-
-
 def _bits(path: Path, original: _Original) -> float | None:
-    try:
-        if path.is_file():
-            return gguf_bits(read_parts(path)[0])
+    with contextlib.suppress(IngotError):
         return bits_per_weight(path, original.source.parameters)
-    except IngotError:
-        return None
+    return None
 
 
 def _bare(original: _Original) -> ModelInfo:
@@ -354,48 +320,15 @@ def compare_templates(mine: str | None, theirs: str | None) -> tuple[TokenParity
         return None, []
     if mine is None:
         return TokenParity(0, 0), ["the file has none, the original has one"]
-    apart, count = list[str](), 0
-    for messages, more in _conversations():
-        one, other = (_rendered(template, messages, more) for template in (mine, theirs))
-        count += 1
+    apart, talks = list[str](), json.loads(_TALKS.read_bytes())
+    for talk in talks:
+        one, other = _rendered(mine, *talk), _rendered(theirs, *talk)
         if one != other:
-            pairs = enumerate(zip(one, other, strict=False))
-            shorter = min(len(one), len(other))
-            at = next((i for i, (mine_, theirs_) in pairs if mine_ != theirs_), shorter)
+            at = first_apart(one, other)
             part = slice(max(0, at - 20), at + 40)
             apart.append(f"{one[part]!r} in place of {other[part]!r}")
-    parity = TokenParity(count, len(apart))
-    if not apart:
-        return parity, []
-    return parity, [
-        f"{len(apart)} of {count} conversations come out differently, such as {apart[0]}"
-    ]
-
-
-def _conversations() -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
-    """Conversations, and what a template is told beside them: of one turn and of several, with
-    tools and their results, with thoughts."""
-    plain: list[list[dict[str, Any]]] = [[*talk] for talk in parity_conversations()]
-    yield from ((talk, {}) for talk in plain)
-    answer = {"role": "assistant", "content": "4"}
-    yield from (([*talk, answer, *talk[-1:]], {}) for talk in plain[:3])
-    yield from ((plain[0], {"variables": {"enable_thinking": on}}) for on in (True, False))
-    yield from ((talk, {"tools": [_TOOL]}) for talk in plain[:3])
-    call = {"name": "weather", "arguments": {"city": "Paris"}}
-    calls = [{"type": "function", "id": "c1", "function": call}]
-    weather: list[dict[str, Any]] = [
-        {"role": "user", "content": "How is the weather in Paris?"},
-        {"role": "assistant", "content": "", "tool_calls": calls},
-        {"role": "tool", "content": "sunny", "tool_call_id": "c1", "name": "weather"},
-    ]
-    yield weather, {"tools": [_TOOL]}
-    asked, then = ({"role": "user", "content": text} for text in ("2 + 2?", "And 3 + 3?"))
-    for thought in (
-        {**answer, "reasoning_content": "Two and two."},
-        {**answer, "content": "<think>\nTwo and two.\n</think>\n\n4"},
-    ):
-        yield [asked, thought, then], {}
-        yield [asked, thought, then], {"variables": {"enable_thinking": True}}
+    said = f"{len(apart)} of {len(talks)} conversations come out differently, such as "
+    return TokenParity(len(talks), len(apart)), [said + first for first in apart[:1]]
 
 
 def _rendered(template: str, messages: list[dict[str, Any]], more: dict[str, Any]) -> str:
@@ -410,20 +343,15 @@ def _weights(
 ) -> int | None:
     """How many tensors were compared; ``faults`` get what is wrong with settings, vocabulary and
     weights."""
-    work, progress, matrix = original.work, original.progress, _matrix(original, floats)
-    what = f"comparing the weights of {path.name}"
+    matrix, what = _matrix(original, floats), f"comparing the weights of {path.name}"
     found = other_settings(read_header(path), read_header(floats))
     faults += [f"settings: {one}" for one in found]
     try:
-        with progress.stage(what):
-            words = run_child(partial(other_tokens, path, floats), what, work)
-            call = partial(compare_weights, path, floats, matrix)
-            compared = run_child(call, what, work, progress)
+        compared = original.told(what, partial(compare_weights, path, floats, matrix))
     except ToolError as error:
         faults.append(f"weights: they cannot be compared: {error}")
         return None
-    faults += [f"vocabulary: {one}" for one in words]
-    faults += [f"weights: {one}" for one in compared.faults]
+    faults += compared.faults
     if compared.left_out:
         names = ", ".join(compared.left_out[:3]) + " ..." * (len(compared.left_out) > 3)
         notes.append(f"only one of the files has these tensors so: {names}")
@@ -457,18 +385,16 @@ def _floats(original: _Original) -> Path | None:
 
 def _kept(*parts: object) -> Path:
     """A folder for what all of ``parts`` decide."""
-    return cache_dir() / "measure" / hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    return cache_dir() / "measure" / sha256_text(repr(parts))[:32]
 
 
 def _matrix(original: _Original, floats: Path) -> Path | None:
     """An importance matrix of the original over the text; None where the text is too short."""
     if original.matrix is None:
         out, text = original.work / "matrix.gguf", original.work / "text.txt"
-        text.write_text(read_text(original.text, original.limit).content, encoding="utf-8")
-        what = "looking which weights the text needs"
-        with original.progress.stage(what):
-            call = partial(compute, floats, text, out, _FEWEST)
-            run_child(call, what, original.work, original.progress)
+        text.write_text(read_text(original.job.text, original.job.limit).content, encoding="utf-8")
+        call = partial(compute, floats, text, out, _FEWEST)
+        original.told("looking which weights the text needs", call)
         original.matrix = out
     return original.matrix if original.matrix.is_file() else None
 
@@ -485,22 +411,23 @@ def _reference(original: _Original) -> FloatReference:
 
 def _distributions(original: _Original, window: int) -> FloatReference:
     """The original's distributions over pieces of ``window`` tokens."""
-    limit, text = original.limit, read_text(original.text).sha256
-    parts: tuple[object, ...] = original.origin.hash, text, limit
-    parts += (sorted(versions(["gguf"]).items()), *([window] if window != WINDOW else []))
-    folder = _kept(*parts)
+    text, limit = original.job.text, original.job.limit
+    tools = sorted(versions(["gguf"]).items())
+    more = [window] if window != WINDOW else []
+    folder = _kept(original.origin.hash, read_text(text).sha256, limit, tools, *more)
     try:
         found = load_reference(folder)
         original.progress.note("the original's distributions are those of an earlier run")
         folder.touch()
     except ToolError:
         with _made(folder) as made:
-            _run_original(original, made, window)
+            call = partial(float_child.refer, original.source, made, text, limit, window)
+            original.told("running the original over the text", call, own=True)
         found = load_reference(folder)
     return found
 
 
-@contextmanager
+@contextlib.contextmanager
 def _made(folder: Path) -> Iterator[Path]:
     """A folder that takes the place of ``folder`` when it is whole; the oldest beside it go."""
     with tempfile.TemporaryDirectory(prefix=_WORK, dir=folder.parent) as scratch:
@@ -513,31 +440,14 @@ def _made(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _run_original(original: _Original, out: Path, window: int) -> None:
-    source, what = original.source, "running the original over the text"
-    given = out, original.text, original.limit, window
-    where = what, original.work, original.progress
-    with original.progress.stage(what):
-        if source.kind == "gguf":
-            call = partial(built_child.from_gguf, source.weights[0], *given)
-            run_child(call, *where, environment=PATIENT)
-        else:
-            run_child(partial(float_child.from_checkpoint, source, *given), *where, torch=True)
-
-
 def _answers(original: _Original) -> Quality | None:
     """How many of the graded questions the original answers rightly; None where there are none,
     or it has no chat template."""
-    questions, source = original.questions, original.source
+    questions = original.questions
     if not questions or original.tokens.template is None:
         return None
     what = f"asking the original {len(questions)} graded questions"
-    with original.progress.stage(what):
-        if source.kind == "gguf":
-            call = partial(built_child.accuracy, source.weights[0], questions)
-            return run_child(call, what, original.work, original.progress)
-        call = partial(float_child.accuracy, source, questions)
-        return run_child(call, what, original.work, original.progress, torch=True)
+    return original.told(what, partial(float_child.accuracy, original.source, questions), own=True)
 
 
 def bounds_passed(card: Card, max_kl: float | None, max_kl99: float | None) -> list[str]:

@@ -6,6 +6,7 @@ a weight.
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import re
 import sys
@@ -118,12 +119,12 @@ def bits_per_weight(path: Path, parameters: int) -> float:
     divided by the model's ``parameters``, because packed weights cannot be counted. Raises
     ModelError."""
     # Imported where a file is looked at: the command line lists recipes in its help.
-    from runtimes.models.gguf import read_header
+    from runtimes.models.gguf import read_parts
     from runtimes.models.registry import read_model
     from runtimes.onnx.memory import graphs_of
 
     if path.is_file():
-        return gguf_bits(read_header(path))
+        return gguf_bits(read_parts(path)[0])
     weights = {  # two graphs share what has one name and size
         (name, tensor.nbytes)
         for graph in graphs_of(read_model(path))
@@ -339,11 +340,9 @@ _ALIASES = {
     "fp32": "f32",
 }
 # What `--bits` means for each format.
-_BY_BITS: dict[tuple[Format, int], str] = {
-    ("gguf", 4): "q4_k_m",
-    ("gguf", 8): "q8_0",
-    ("onnx", 4): "onnx-int4",
-    ("onnx", 8): "onnx-int8",
+_BY_BITS: dict[int, dict[Format, str]] = {
+    4: {"gguf": "q4_k_m", "onnx": "onnx-int4"},
+    8: {"gguf": "q8_0", "onnx": "onnx-int8"},
 }
 
 
@@ -353,9 +352,9 @@ def find_recipe(name: str) -> Recipe:
         return recipe
     key = name.strip().lower()
     flat = key.replace("-", "_")
-    near = difflib.get_close_matches(flat, RECIPES, n=3, cutoff=0.5)
-    near += [n for n in difflib.get_close_matches(key, RECIPES, n=3, cutoff=0.5) if n not in near]
-    hint = f"did you mean {' or '.join(near[:3])}?" if near else "see `quantize recipes`"
+    found = (difflib.get_close_matches(text, RECIPES, n=3, cutoff=0.5) for text in (flat, key))
+    near = list(dict.fromkeys(itertools.chain(*found)))[:3]
+    hint = f"did you mean {' or '.join(near)}?" if near else "see `quantize recipes`"
     raise UsageError(f"unknown recipe {name!r}: {hint}")
 
 
@@ -384,20 +383,16 @@ def choose_recipes(
     *, formats: Sequence[str] = FORMATS, bits: Sequence[int] = (4, 8)
 ) -> tuple[Recipe, ...]:
     """The presets of ``formats`` and ``bits``; raises UsageError for one that there is not."""
-    chosen: dict[str, Recipe] = {}
-    for fmt in choose_formats(formats):
-        for size in bits:
-            preset = _BY_BITS.get((fmt, size))
-            if preset is None:
-                known = sorted({b for _, b in _BY_BITS})
-                raise UsageError(
-                    f"no preset of {size} bits: --bits takes {' and '.join(map(str, known))};"
-                    " use --recipe for another type"
-                )
-            chosen[preset] = RECIPES[preset]
+    made_in = choose_formats(formats)
+    if unknown := [size for size in bits if size not in _BY_BITS]:
+        raise UsageError(
+            f"no preset of {unknown[0]} bits: --bits takes {' and '.join(map(str, _BY_BITS))};"
+            " use --recipe for another type"
+        )
+    chosen = dict.fromkeys(_BY_BITS[size][fmt] for fmt in made_in for size in bits)
     if not chosen:
         raise UsageError("nothing to build: --bits is empty")
-    return tuple(chosen.values())
+    return tuple(RECIPES[name] for name in chosen)
 
 
 def require_matrix(recipes: Iterable[Recipe], imatrix: Path | None) -> None:

@@ -8,7 +8,6 @@ says nothing about what is in it.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quantize.disk import write_atomically
+from quantize.disk import sha256_text, write_atomically
 from quantize.errors import UsageError
 from quantize.fromjson import GARBLED
 from quantize.gguf.imatrixfile import is_matrix
@@ -58,8 +57,7 @@ def stage_version(name: str) -> int:
 def stage_key(name: str, inputs: Mapping[str, Any]) -> str:
     """sha256 over the stage's name, the version of its code and ``inputs`` (JSON values)."""
     whole = {"stage": name, "version": stage_version(name), "inputs": inputs}
-    text = json.dumps(whole, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_text(json.dumps(whole, sort_keys=True, ensure_ascii=False))
 
 
 def versions(formats: Iterable[str]) -> dict[str, str]:
@@ -75,8 +73,7 @@ def source_inputs(source: SourceModel, fingerprint: ModelOrigin) -> JsonObject:
             continue
         if path.suffix in _SMALL and path.is_file() and path not in source.weights:
             small[path.name] = digest(path).sha256
-    whole = hashlib.sha256(repr(small).encode()).hexdigest()
-    return {**asdict(fingerprint), "small_files": whole}
+    return {**asdict(fingerprint), "small_files": sha256_text(repr(small))}
 
 
 def export_key(source: JsonObject) -> str:
@@ -253,10 +250,9 @@ class Stages:
 
 
 def _is(valid: Valid, stage: Stage) -> bool:
-    try:
+    with contextlib.suppress(*GARBLED):
         return valid(stage)
-    except GARBLED:
-        return False
+    return False
 
 
 def are_texts(value: Any) -> bool:
@@ -273,8 +269,7 @@ def stages_size(root: Path) -> int:
 
 def _read(folder: Path) -> JsonObject:
     """The record of a stage; empty when it is missing or unreadable, that is, unfinished."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         record = load_json(folder / RECORD)
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+        return record if isinstance(record, dict) else {}
+    return {}

@@ -1,7 +1,6 @@
 """Measuring a model's tables of sensitivities; kept in the cache, so that a second target is nearly
 free. A run that was killed resumes at the layer where it was."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -21,14 +20,14 @@ from quantize.allocate.solve import (
 )
 from quantize.allocate.sweep import Matrix, sweep
 from quantize.children import run_child
-from quantize.disk import write_atomically
+from quantize.disk import sha256_text, write_atomically
 from quantize.errors import BusyError, ToolError, UsageError
 from quantize.fromjson import from_json
 from quantize.gguf.imatrixfile import is_matrix
 from quantize.options import Options
 from quantize.progress import Reporter
 from quantize.quality.float_child import encode, load_network
-from quantize.quality.text import BUNDLED, WINDOW
+from quantize.quality.text import BUNDLED, WINDOW, cut
 from quantize.source import SourceModel
 from quantize.source.files import CALIBRATION
 from runtimes.machine.locks import Lock, another_run
@@ -59,7 +58,7 @@ def sensitivities(
 
 
 def _named(key: str) -> str:
-    return hashlib.sha256(f"{key} {_METHOD} {WINDOWS} {SAMPLE}".encode()).hexdigest()[:32]
+    return sha256_text(f"{key} {_METHOD} {WINDOWS} {SAMPLE}")[:32]
 
 
 def _measure_missing(
@@ -99,13 +98,10 @@ def _measure(
 
     done, units = _resumed(folder, len(raters))
     ids, bos = encode(source, text.read_text(encoding="utf-8"))
-    length = min(WINDOW, len(ids))
-    windows = [ids[at : at + length] for at in range(0, len(ids) - length + 1, length)][:WINDOWS]
-    if bos is not None:
-        windows = [[bos, *window[1:]] for window in windows]
+    windows = cut(ids, WINDOW, bos, len(ids)).ids[:WINDOWS]
     # As `sweep_bytes` counts them: a layer is widened while it is worked on.
     network = load_network(source, wide=False)
-    tokens = length * len(windows)
+    tokens = sum(map(len, windows))
 
     def rate(tensor: Matrix) -> None:
         for rater, own in zip(raters, units, strict=True):

@@ -2,13 +2,11 @@
 keeps a bound on the other.
 """
 
-import hashlib
 import json
 import math
-import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 
 from quantize.allocate.sweep import Matrix
 from quantize.arrays import Floats, Ints
-from quantize.disk import write_atomically
+from quantize.disk import sha256_text, write_atomically
 from quantize.errors import ToolError
 from quantize.fromjson import GARBLED, from_json
 from quantize.quality.text import WINDOW
@@ -80,8 +78,7 @@ class TypeTable:
 
     def total(self, kinds: Types) -> TypeChoice:
         """Bytes and predicted divergence together, of the types by tensor ``kinds``."""
-        picked = [unit.choice(kinds[unit.name]) for unit in self.units]
-        return TypeChoice("", sum(c.bytes for c in picked), sum(c.kl for c in picked))
+        return total([unit.choice(kinds[unit.name]) for unit in self.units])
 
 
 def write_table(path: Path, table: TypeTable) -> None:
@@ -107,7 +104,7 @@ def read_table(path: Path) -> TypeTable:
 
 
 def _checksum(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return sha256_text(json.dumps(value, sort_keys=True))
 
 
 _STEPS = 1 << 15  # of the bound; what rounding up to them leaves is spent one tensor at a time
@@ -142,7 +139,7 @@ def solve(
         return None
     # Of each unit its least choice is paid for; what is shared out is what is left.
     step = max(room / _STEPS, 1e-300)
-    total = np.zeros(_STEPS + 1)
+    reached = np.zeros(_STEPS + 1)
     picks = []
     for option, low in zip(options, least, strict=True):
         found = np.full(_STEPS + 1, np.inf)
@@ -151,13 +148,13 @@ def solve(
             steps = _steps(taken - low, step)
             if steps > _STEPS:
                 continue
-            reached = total[: _STEPS + 1 - steps] + price
-            better = reached < found[steps:]
-            found[steps:][better] = reached[better]
+            tried = reached[: _STEPS + 1 - steps] + price
+            better = tried < found[steps:]
+            found[steps:][better] = tried[better]
             pick[steps:][better] = i
-        total = found
+        reached = found
         picks.append(pick)
-    at, chosen = int(total.argmin()), list[int]()
+    at, chosen = int(reached.argmin()), list[int]()
     for option, low, pick in zip(reversed(options), reversed(least), reversed(picks), strict=True):
         chosen.append(int(pick[at]))
         at -= _steps(option[chosen[-1]][1] - low, step)
@@ -171,15 +168,15 @@ def mixes(units: Sequence[Unit]) -> list[TypeChoice]:
     price of bytes in divergence, from very low to very high, picks."""
     found: dict[float, TypeChoice] = {}
     for price in np.logspace(-16, 2, _PRICES):
-        worth = partial(_priced, price)
-        picked = [min(unit.choices, key=worth) for unit in units]
-        total = sum(c.bytes for c in picked)
-        found[total] = TypeChoice("", total, sum(c.kl for c in picked))
-    return [found[total] for total in sorted(found)]
+        picked = [min(u.choices, key=lambda c: c.bytes * price + c.kl) for u in units]
+        mix = total(picked)
+        found[mix.bytes] = mix
+    return [found[size] for size in sorted(found)]
 
 
-def _priced(price: float, choice: TypeChoice) -> float:
-    return choice.bytes * price + choice.kl
+def total(choices: Sequence[TypeChoice]) -> TypeChoice:
+    """Bytes and divergence of all together."""
+    return TypeChoice("", sum(c.bytes for c in choices), sum(c.kl for c in choices))
 
 
 def _steps(taken: float, step: float) -> int:
@@ -297,12 +294,7 @@ def sweep_bytes(source: SourceModel) -> int:
 def sweep_seconds(source: SourceModel) -> float:
     """About how long it takes here, by the speed of one matrix product."""
     a = np.ones((_SIDE, _SIDE), np.float32)
-    fastest = math.inf
-    for _ in range(3):
-        began = time.perf_counter()
-        a @ a
-        fastest = min(fastest, time.perf_counter() - began)
-    rate = 2 * _SIDE**3 / fastest
+    rate = 2 * _SIDE**3 / min(timeit.repeat(lambda: a @ a, number=1, repeat=3))
     products = 2 * source.parameters * WINDOW * WINDOWS * _PASSES / rate
     return products + source.parameters * _ROUNDING_S
 

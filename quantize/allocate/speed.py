@@ -1,6 +1,5 @@
 """How long a step of a file takes here, by the types of its tensors."""
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from quantize.allocate.solve import TypeChoice, Types, TypeTable, Unit, size
-from quantize.children import report_progress, run_child
-from quantize.disk import write_atomically
+from quantize.children import counted, run_child
+from quantize.disk import sha256_text, write_atomically
 from quantize.progress import Reporter
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.installed import versions
@@ -52,41 +51,47 @@ class StepTimes:
         return self.rest + sum(self.of(u, u.choice(kinds[u.name])) for u in table.units)
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A format's part in it: ``products`` as the program ``tool`` computes them in a child process,
+    and the file that ``reference`` makes, whose types are ``types``."""
+
+    tool: str
+    products: Products
+    reference: Callable[[], Path]
+    types: Types
+    used: float = 1.0  # as `StepTimes` has it
+
+
 def step_times(
     table: TypeTable,
     rows: int,
+    timed: Timed,
     work: Path,
     progress: Reporter,
-    *,
-    products: Products,
-    tool: str,
-    reference: Callable[[], Path],
-    types: Types,
-    used: float = 1.0,
 ) -> StepTimes:
-    """Measured on this machine, or taken from the cache: the ``products`` as the program ``tool``
-    computes them in a child process, and a step of the file that ``reference`` makes, whose types
-    are ``types``: it says what is not in the products."""
+    """Measured on this machine, or taken from the cache: the products, and a step of the reference,
+    which says what is not in them."""
     model_bytes = int(table.least(size))
     cases = sorted({(c.kind, (u.width, u.rows)) for u in table.units for c in u.choices})
     inputs = [_METHOD, cases, rows, model_bytes, cpu_identity(), available_cores()]
-    key = hashlib.sha256(json.dumps([*inputs, versions([tool])]).encode())
-    kept = cache_dir() / "kernels" / f"{key.hexdigest()[:32]}.json"
+    key = sha256_text(json.dumps([*inputs, versions([timed.tool])]))
+    kept = cache_dir() / "kernels" / f"{key[:32]}.json"
     try:
         found = json.loads(kept.read_bytes())
     except (OSError, ValueError):
-        path = reference()
+        path = timed.reference()
         with progress.stage("timing matrix products on this machine"):
             # Not in one process: threads that products leave behind make a step take twice as long.
             step = run_child(partial(_step, path, rows), "timing a step", work, progress)
-            call = partial(_seconds, products, cases, rows, min(model_bytes, _MOST_BYTES))
+            call = partial(_seconds, timed.products, cases, rows, min(model_bytes, _MOST_BYTES))
             found = {"step": step, "products": run_child(call, "timing", work, progress)}
         write_atomically(kept, json.dumps(found))
     seconds = {(kind, (width, height)): s for kind, width, height, s in found["products"]}
     names = {unit.name for unit in table.units}
     lookup = "token_embd.weight" if "output.weight" in names else ""
-    times = StepTimes(seconds, 0.0, used, lookup)
-    return replace(times, rest=max(found["step"] - times.step(table, types), 0.0))
+    times = StepTimes(seconds, 0.0, timed.used, lookup)
+    return replace(times, rest=max(found["step"] - times.step(table, timed.types), 0.0))
 
 
 def _seconds(
@@ -95,8 +100,7 @@ def _seconds(
     """Runs in a child process: of each case its type, shape, and seconds of a product. How much of
     ``model_bytes`` the caches hold decides."""
     found: list[list[object]] = []
-    for kind, shape in cases:
-        report_progress(len(found), len(cases), "kernels")
+    for kind, shape in counted(cases, "kernels"):
         with products(kind, shape, rows, model_bytes) as (compute, count):
             laps: list[float] = []
             while len(laps) < _LAPS or sum(laps) < _LEAST_S:
@@ -104,7 +108,6 @@ def _seconds(
                 compute()
                 laps.append(time.perf_counter() - began)
         found.append([kind, *shape, min(laps) / count])
-    report_progress(len(cases), len(cases), "kernels")
     return found
 
 

@@ -227,7 +227,7 @@ class _Sweep:
         try:
             self.network(torch.tensor([ids]), use_cache=False)
         except _Reached as reached:
-            reached.hidden.backward(gradient[None])
+            reached.args[0].backward(gradient[None])
         finally:
             hook.remove()
             weight.requires_grad_(False)
@@ -243,19 +243,14 @@ class _Sweep:
 
 
 class _Reached(Exception):
-    """The first layer, whose input is all that is wanted."""
-
-    def __init__(self, hidden: Any) -> None:
-        super().__init__()
-        self.hidden = hidden
+    """The first layer, whose input is all that is wanted: its argument."""
 
 
 def _inputs(args: Args, kwargs: Named) -> tuple[Any, Args, Any]:
     """The hidden states that a layer is called with, and the rest."""
-    if args:
-        return args[0], args[1:], kwargs
     named = dict(kwargs)
-    return named.pop("hidden_states"), (), named
+    hidden, *rest = args or (named.pop("hidden_states"),)
+    return hidden, tuple(rest), named
 
 
 def _rows(ids: Ids) -> list[int]:

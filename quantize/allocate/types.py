@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import TypeChoice, Unit, rated
+from quantize.allocate.solve import Unit, rated, total
 from quantize.allocate.sweep import BLOCKS, ROW, Matrix
 from quantize.arrays import Floats
 from quantize.gguf.ggml import rounded
@@ -115,9 +115,8 @@ def _node_inputs(tensor: Matrix, variant: Variant) -> float:
 
 def _one(name: str, parts: Sequence[Unit]) -> Unit:
     choices = tuple(
-        TypeChoice(kind, sum(c.bytes for c in same), sum(c.kl for c in same))
-        for kind in (choice.kind for choice in parts[0].choices)
-        for same in [[part.choice(kind) for part in parts]]
+        replace(total([part.choice(first.kind) for part in parts]), kind=first.kind)
+        for first in parts[0].choices
     )
     importance = np.average(
         [part.importance for part in parts], axis=0, weights=[part.rows for part in parts]

@@ -143,9 +143,7 @@ def refer_deep(run: Run, export: Export, text: Path, context: int) -> DeepRefere
     what = f"running the float model over texts of {context:,} tokens"
 
     def refer(folder: Path) -> None:
-        call = partial(
-            built_child.from_gguf, export.path, folder / _REFERENCE, text, _DEEP, context
-        )
+        call = partial(built_child.refer, export.path, folder / _REFERENCE, text, _DEEP, context)
         run_child(call, what, run.space.work, run.progress, environment=PATIENT)
 
     stage = run.stages.run("reference", key, refer, what)
@@ -164,13 +162,9 @@ def refer_to(run: Run, text: Path | None, known: Mapping[str, Any]) -> FloatRefe
     what = "running the float model over the text"
 
     def refer(folder: Path) -> None:
-        out, where = folder / _REFERENCE, (run.space.work, run.progress)
-        if source.kind == "gguf":  # its own float model, on llama.cpp
-            call = partial(built_child.from_gguf, source.weights[0], out, text, limit)
-            run_child(call, what, *where, environment=PATIENT)
-        else:
-            call = partial(float_child.from_checkpoint, source, out, text, limit)
-            run_child(call, what, *where, torch=True)
+        call = partial(float_child.refer, source, folder / _REFERENCE, text, limit)
+        is_hf = source.kind == "hf"
+        run_child(call, what, run.space.work, run.progress, environment=PATIENT, torch=is_hf)
 
     stage = run.stages.run("reference", stage_key("reference", inputs), refer, what)
     return load_reference(stage.folder / _REFERENCE)
@@ -182,8 +176,8 @@ def know_original(run: Run, plan: Measuring) -> FloatReference:
     if plan.reference is not None:
         return plan.reference
     source = run.source
-    inputs: JsonObject = {"source": run.inputs, "text": plan.text}
-    inputs["tools"] = versions(["gguf"])
+    tools = versions(["gguf"])
+    inputs: JsonObject = {"source": run.inputs, "text": plan.text, "tools": tools}
     reference = refer_to(run, run.options.measure.text, plan.text)
     asked, quality = plan.questions, None
     if asked and not run.reference.chats:
@@ -212,16 +206,19 @@ def _kept(
 ) -> _Measured:
     """Return what ``call`` finds in a child process, or has found in an earlier run with the same
     inputs. Without ``torch`` it runs a file, on the devices that will run it."""
-    environment = None if torch else _devices()
+    # The GPUs that this process may use: files are measured where they will run.
+    gpus = ",".join(str(gpu.index) for gpu in find_gpus())
+    allowed = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", gpus)}
+    environment = None if torch else allowed
 
     def found(_folder: Path) -> JsonObject:
         where = run.space.work, run.progress
         return asdict(run_child(call, text, *where, environment=environment, torch=torch))
 
-    def valid(made: Stage) -> bool:
-        return from_json(kind, made.value) is not None
-
-    made = run.stages.run(stage, stage_key(stage, inputs), found, text, valid=valid)
+    made = run.stages.run(
+        *(stage, stage_key(stage, inputs), found, text),
+        valid=lambda made: from_json(kind, made.value) is not None,
+    )
     return from_json(kind, made.value)
 
 
@@ -233,11 +230,3 @@ def _is_check(stage: Stage) -> bool:
 
 def _file(recipe: Recipe, sha256: Mapping[str, str]) -> JsonObject:
     return {"file": dict(sha256), "with": versions([recipe.format])}
-
-
-def _devices() -> dict[str, str]:
-    """The GPUs that this process may use: files are measured where they will run."""
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
-        allowed = ",".join(str(gpu.index) for gpu in find_gpus())
-    return {"CUDA_VISIBLE_DEVICES": allowed}

@@ -26,7 +26,6 @@ from quantize.quality.fidelity import reference_bytes
 from quantize.quality.text import read_text
 from quantize.recipes import ONNX, RECIPES, FileSize, Recipe, require_matrix
 from quantize.source import SourceModel
-from quantize.source.files import CONFIG, read_json
 from quantize.source.shapes import shapes_of
 from quantize.stages import stages_size
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMissingError
@@ -78,7 +77,6 @@ def _known(source: SourceModel, changed: tuple[int, ...]) -> Mapping[str, FileSi
 _TRIES = 3.15  # files that a bound of divergence, or one in ONNX, may need
 _SPARE = 64_000_000  # vocabularies, tokenizer files, logs
 _TORCH = 950_000_000  # torch and transformers, in a step and in what its process is forked from
-_MOST_TOKENS = 10_000_000
 _USUAL_VOCABULARY = 152_000  # where the configuration does not tell
 
 
@@ -158,7 +156,7 @@ def require_space(folder: Path, parts: Mapping[str, int], *, reusable: int = 0) 
 def require_memory(parts: Mapping[str, int]) -> None:
     """Raise OutOfMemoryError when the largest of ``parts``, which are needed one after the other,
     is more than there is."""
-    what = max(parts, key=lambda name: parts[name], default=None)
+    what = max(parts, key=parts.__getitem__, default=None)
     available = detect().ram_available
     if what is not None and parts[what] > available:
         raise OutOfMemoryError(
@@ -170,11 +168,7 @@ def require_memory(parts: Mapping[str, int]) -> None:
 def _vocabulary(source: SourceModel) -> int:
     """The number of tokens by the model's configuration, which may be nested."""
     with contextlib.suppress(SourceError):
-        config = read_json(source.folder / CONFIG, "")
-        for part in (config, config.get("text_config")):
-            size = part.get("vocab_size") if isinstance(part, Mapping) else None
-            if isinstance(size, int) and 0 < size < _MOST_TOKENS:
-                return size
+        return int(shapes_of(source).number("vocab_size", default=_USUAL_VOCABULARY))
     return _USUAL_VOCABULARY
 
 
@@ -184,10 +178,9 @@ def _list(parts: Mapping[str, int]) -> str:
 
 def unlisted(out: Path, options: Options) -> list[Recipe]:
     """Recipes of which ``out`` lists no file: those are built for certain."""
-    try:
+    listed = set[str]()
+    with contextlib.suppress(ModelError):
         listed = {entry.recipe for entry in load_manifest(out).files}
-    except ModelError:
-        listed = set()
     return [recipe for recipe in options.recipes if options.fresh or recipe.name not in listed]
 
 
@@ -203,10 +196,8 @@ def require_room(
 
 def require_measuring(options: Options) -> None:
     """Raise UsageError for a bound that is to be measured where nothing is."""
-    for recipe in options.recipes:
-        if recipe.name in options.allocations:
-            continue
-        if recipe.target and recipe.limits and not options.measure.enabled:
+    for recipe in () if options.measure.enabled else options.recipes:
+        if recipe.target and recipe.limits and recipe.name not in options.allocations:
             raise UsageError(f"{recipe.name} is a bound that is measured: without --no-measure")
 
 
@@ -235,11 +226,9 @@ def require_sense(options: Options) -> None:
             f"{' and '.join(missing)} not installed; building needs: pip install"
             " 'ingot[cpu,quantize]'"
         )
-    formats = {recipe.format for recipe in options.recipes}
-    if ONNX in formats:
-        builder_folder()
-    if "gguf" in formats:
-        converter_folder()
+    tools = {"gguf": converter_folder, ONNX: builder_folder}
+    for made_in in dict.fromkeys(recipe.format for recipe in options.recipes):
+        tools[made_in]()
 
 
 def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
@@ -249,14 +238,20 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
     if source.kind == "hf" and os.path.realpath(out) == os.path.realpath(source.folder):
         raise UsageError(f"--out is the model's own folder {out}; choose another")
     onnx = [recipe.name for recipe in options.recipes if recipe.format == ONNX]
-    if source.kind == "gguf" and options.source.lora is not None:
-        raise UsageError("an adapter is merged into a Hugging Face model, not into a GGUF file")
     targets = [recipe.name for recipe in options.recipes if recipe.target]
-    if source.kind == "gguf" and targets:
-        raise UsageError(
-            f"{', '.join(targets)} needs the model's gradients, which a GGUF file does not give:"
-            " give the Hugging Face model, or a recipe by name"
-        )
+    if source.kind == "gguf":
+        if options.source.lora is not None:
+            raise UsageError("an adapter is merged into a Hugging Face model, not into a GGUF file")
+        if targets:
+            raise UsageError(
+                f"{', '.join(targets)} needs the model's gradients, which a GGUF file does not"
+                " give: give the Hugging Face model, or a recipe by name"
+            )
+        if onnx:
+            raise UsageError(
+                f"{', '.join(onnx)} cannot be made from a GGUF file; give the Hugging Face model,"
+                " or --to gguf"
+            )
     mixed = [name for name in targets if name in onnx]
     if mixed and any("_exps." in name for name in shapes_of(source).weights):
         raise UsageError(
@@ -265,8 +260,3 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
         )
     if targets:
         split_texts(calibration_text(options, source), options.measure.text)
-    if source.kind == "gguf" and onnx:
-        raise UsageError(
-            f"{', '.join(onnx)} cannot be made from a GGUF file; give the Hugging Face model, or"
-            " --to gguf"
-        )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from quantize.allocate.solve import Types
@@ -162,10 +163,14 @@ def _make_gguf(run: Run, job: BuildJob) -> Stage:
             matrix, used = importance(run, key, run.options.imatrix, export)
 
     def make(folder: Path) -> JsonObject:
-        notes = quantize_export(run, job.recipe, export, folder, matrix)
-        run.show(notes)
-        notes = [*export.notes, *notes]
-        return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": used}
+        told = quantize_export(run, job.recipe, export, folder, matrix)
+        run.show(told)
+        return {
+            "notes": [*export.notes, *told],
+            "route": "llama.cpp",
+            "runs_here": True,
+            "imatrix": used,
+        }
 
     text = f"quantizing to {job.recipe.name}"
     return run.stages.run("build", job.key, make, text, valid=is_build)
@@ -177,8 +182,8 @@ def quantize_export(
     export: Export,
     folder: Path,
     matrix: Path | None,
-    types: Types | None = None,
-    metadata: Mapping[str, str] | None = None,
+    types: Types = MappingProxyType({}),
+    metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """The file of ``recipe`` in ``folder``, tensors in ``types`` of their own by patterns of their
     names, described by ``metadata``; what the user should know of it."""
@@ -188,7 +193,7 @@ def quantize_export(
         recipe,
         run.space.root,  # where the export is, which may become the file itself
         imatrix=matrix,
-        overrides={**run.options.overrides, **(types or {})},
+        overrides={**run.options.overrides, **types},
         progress=run.progress,
         metadata=metadata,
     )

@@ -30,7 +30,7 @@ from quantize.allocate.solve import (
     size,
     solve,
 )
-from quantize.allocate.speed import StepTimes
+from quantize.allocate.speed import StepTimes, step_times
 from quantize.build.measuring import (
     cache_losses,
     divergence,
@@ -45,7 +45,7 @@ from quantize.disk import human
 from quantize.errors import MissedTargetError, SourceError, UsageError
 from quantize.gguf.quantize import LONGEST
 from quantize.hub.client import parse_hub_name
-from quantize.manifest import NAME, Allocation, Fidelity, FileEntry, load_manifest
+from quantize.manifest import NAME, Allocation, FileEntry, load_manifest
 from quantize.options import Options
 from quantize.recipes import ONNX, W8A8, QualityTarget, Recipe
 from quantize.source import SourceModel
@@ -53,8 +53,6 @@ from quantize.stages import JsonObject, Stage, stage_key, versions
 from runtimes.models.gguf import CACHE_KEY
 from runtimes.models.registry import read_model
 from runtimes.settings import KvType
-
-_ANY_SIZE = QualityTarget("bytes", 0.0, "")
 
 
 @dataclass(frozen=True)
@@ -112,10 +110,11 @@ def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:
     maker, calibrate, tune = maker_for(run, recipe)
     table, times = chosen_table(run, recipe, maker, calibrate), None
     if target.rows:
-        times = maker.times(recipe, table, target.rows)
+        timed, where = maker.timed(recipe, table), (run.space.work, run.progress)
+        times = step_times(table, target.rows, timed, *where)
     else:  # it is there for its speed
         table = _with(table, lambda _unit, choice: choice.kind != W8A8)
-    taken = maker.besides(table, _ANY_SIZE)
+    taken = maker.besides(table, QualityTarget("bytes", 0.0, ""))
     front = tuple((taken + mix.bytes, mix.kl) for mix in mixes(table.units))
     run.space.describe(**{"onnx_mixes" if recipe.format == ONNX else "mixes": front})
 
@@ -145,7 +144,7 @@ def _with_cache(
         return target.value - maker.besides(table, replace(target, cache=kind))
 
     kind = choose_cache(mixes(table.units), room, losses)
-    saved = human(int(room(kind) - room("f16")))
+    saved = human(room(kind) - room("f16"))
     why = f"{saved} less at {target.context:,} tokens" if kind != "f16" else "the best here"
     run.progress.note(
         f"keys and values of {kind}: {why}; what they lose was measured behind {losses.tokens:,}"
@@ -155,10 +154,8 @@ def _with_cache(
 
 def _with(table: TypeTable, wanted: Callable[[Unit, TypeChoice], bool]) -> TypeTable:
     """The table with these choices only, for each tensor that has any of them."""
-    units = []
-    for unit in table.units:
-        kept = tuple(choice for choice in unit.choices if wanted(unit, choice))
-        units.append(replace(unit, choices=kept or unit.choices))
+    kept = ((unit, tuple(c for c in unit.choices if wanted(unit, c))) for unit in table.units)
+    units = (replace(unit, choices=choices or unit.choices) for unit, choices in kept)
     return replace(table, units=tuple(units))
 
 
@@ -272,24 +269,20 @@ _SPARE = 0.001  # of it: what cannot be told to the byte
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """A file at ``path`` with ``types`` by tensor, and what it was found to lose on both texts."""
+    """A file at ``path`` with ``types`` by tensor. What it was found to lose, where that was
+    measured: on the second text, and on the last with its standard error."""
 
     stage: Stage
     path: Path
     types: Types
-    tuned: Fidelity | None = None
-    final: Fidelity | None = None
+    tuned: float | None = None
+    verdict: float = 0.0
     over: float = 0.0  # by how much it is beyond the bound
-
-    @property
-    def verdict(self) -> float:
-        """The divergence on the last text, with its standard error."""
-        return self.final.kl_mean + self.final.kl_error if self.final is not None else 0.0
 
     @property
     def worst(self) -> float:
         """The larger one of both texts."""
-        return max(self.verdict, self.tuned.kl_mean if self.tuned is not None else 0.0)
+        return max(self.verdict, self.tuned or 0.0)
 
 
 def make_target(run: Run, job: BuildJob, target: QualityTarget) -> Stage:
@@ -365,7 +358,6 @@ def _search(plan: TargetPlan) -> list[_Try]:
             break
         made = _measured(plan, measuring, _build(plan, types, number))
         tries.append(made)
-        plan.run.progress.note(_told(plan, made))
         # Of what it was predicted to lose: the fastest file may not need all that it may lose.
         off = made.worst / max(table.total(types).kl, _LEAST_KL)
         if _NEAR * bound <= made.verdict <= bound:
@@ -422,8 +414,14 @@ def _measured(plan: TargetPlan, measuring: Measuring, made: _Try) -> _Try:
     known = read_measured(plan.tune, _TUNE)
     tuned = divergence(*file, refer_to(run, plan.tune, known), known)
     final = divergence(*file, know_original(run, measuring), measuring.text)
-    made = replace(made, tuned=tuned, final=final)
-    return replace(made, over=made.verdict - plan.target.value)
+    run.progress.note(
+        f"{plan.recipe.name}, a bound of {plan.target.value:g}: {human(made.stage.bytes)},"
+        f" predicted {plan.table.total(made.types).kl:.4g}, {tuned.kl_mean:.4g} on the text for"
+        f" tries, {final.kl_mean:.4g} +- {final.kl_error:.2g} on the last"
+    )
+    verdict = final.kl_mean + final.kl_error
+    over = verdict - plan.target.value
+    return replace(made, tuned=tuned.kl_mean, verdict=verdict, over=over)
 
 
 def _allocation(plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
@@ -434,7 +432,7 @@ def _allocation(plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
         dict(done.types),
         total.kl,
         len(tries),
-        tuned=done.tuned.kl_mean if done.tuned is not None else None,
+        tuned=done.tuned,
         next_mb=table.total(larger).kl if larger else None,
         step_s=plan.times.step(table, done.types) if plan.times else None,
         rows=plan.target.rows,
@@ -443,22 +441,14 @@ def _allocation(plan: TargetPlan, tries: Sequence[_Try]) -> Allocation:
     )
 
 
-def _told(plan: TargetPlan, made: _Try) -> str:
-    parts = [human(made.stage.bytes), f"predicted {plan.table.total(made.types).kl:.4g}"]
-    if made.tuned is not None and made.final is not None:
-        parts.append(f"{made.tuned.kl_mean:.4g} on the text for tries")
-        parts.append(f"{made.final.kl_mean:.4g} +- {made.final.kl_error:.2g} on the last")
-    return f"{plan.recipe.name}, a bound of {plan.target.value:g}: {', '.join(parts)}"
-
-
 def _too_small(plan: TargetPlan, least: float) -> str:
     name, target = plan.run.base.name, plan.target
     if target.bound == "bits":
         why = f"{name} takes at least {least * 8 / plan.maker.weights:.3g} bits a weight"
     elif target.bound == "memory":
-        why = f"{name} takes at least {human(int(least))} with {target.context:,} tokens of context"
+        why = f"{name} takes at least {human(least)} with {target.context:,} tokens of context"
     else:
-        why = f"the smallest file of {name} has about {human(int(least))}"
+        why = f"the smallest file of {name} has about {human(least)}"
     return f"{plan.recipe.name} cannot be kept: {why}"
 
 
@@ -468,8 +458,8 @@ def _missed(plan: TargetPlan, tries: Sequence[_Try]) -> MissedTargetError:
     suffix = ".gguf" if plan.recipe.format == "gguf" else ""
     aside = f"{nearest.path.name.removesuffix(suffix)}.missed{suffix}"
     space.move_out(nearest.path, aside)
-    if nearest.final is None:
-        found = f"takes {human(int(nearest.over))} too much"
+    if nearest.tuned is None:
+        found = f"takes {human(nearest.over)} too much"
     else:
         found = f"loses {nearest.verdict:.4g} nats"
     return MissedTargetError(

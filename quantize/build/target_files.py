@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from quantize.allocate.solve import Rater, Types, TypeTable
-from quantize.allocate.speed import Shape, StepTimes, step_times
+from quantize.allocate.speed import Shape, Timed
 from quantize.allocate.types import fused, gguf_unit, onnx_unit
 from quantize.build.run import Export, Run, export_gguf, importance, make_graph, quantize_export
+from quantize.disk import files_of
 from quantize.gguf.ggml import products
 from quantize.manifest import digest
 from quantize.onnx.builder import beside_weights, one_product_for_qkv, table_is_float
@@ -101,28 +102,16 @@ class GgufMaker:
         """Bytes of a file that count for the bound."""
         if target.bound == "bits":
             return sum(tensor.nbytes for tensor in read_header(path).tensors)
-        if target.bound == "bytes":
-            return path.stat().st_size
-        return estimate(read_model(path), _one_chat(target)).total
+        return _counted(path, target)
 
-    def times(self, _recipe: Recipe, table: TypeTable, rows: int) -> StepTimes:
-        """By llama.cpp's kernels; the reference is in half precision."""
+    def timed(self, _recipe: Recipe, table: TypeTable) -> Timed:
+        """Llama.cpp's kernels; the reference is in half precision."""
         metadata = self.header.metadata
         names = [f"{metadata.get('general.architecture')}.{name}" for name in _EXPERTS]
         used, count = (n if isinstance(n := metadata.get(name), int) else 0 for name in names)
         halves = {unit.name: "f16" for unit in table.units}
         share = used / count if used and count else 1.0
-        return step_times(
-            table,
-            rows,
-            self.run.space.work,
-            self.run.progress,
-            products=products,
-            tool="llama-cpp-python",
-            reference=lambda: self.export.path,
-            types=halves,
-            used=share,
-        )
+        return Timed("llama-cpp-python", products, lambda: self.export.path, halves, share)
 
     def make(
         self,
@@ -143,6 +132,13 @@ def gguf_maker(run: Run, text: Path) -> GgufMaker:
     """With an importance matrix of ``text``."""
     export, key = export_gguf(run), matrix_key(run.inputs, text)
     return GgufMaker(run, export, *importance(run, key, text, export), key)
+
+
+def _counted(path: Path, target: QualityTarget) -> float:
+    """Bytes on the disk, or of memory with one chat."""
+    if target.bound == "bytes":
+        return sum(file.stat().st_size for file in files_of(path))
+    return estimate(read_model(path), _one_chat(target)).total
 
 
 def _one_chat(target: QualityTarget) -> RunnerSettings:
@@ -203,12 +199,10 @@ class OnnxMaker:
         """Bytes of a folder that count for the bound."""
         if target.bound == "bits":
             return bits_per_weight(path, self.weights) * self.weights / 8
-        if target.bound == "bytes":
-            return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        return estimate(read_model(path), _one_chat(target)).total
+        return _counted(path, target)
 
-    def times(self, recipe: Recipe, table: TypeTable, rows: int) -> StepTimes:
-        """By ONNX Runtime's kernels; the reference has the largest types."""
+    def timed(self, recipe: Recipe, table: TypeTable) -> Timed:
+        """ONNX Runtime's kernels; the reference has the largest types."""
         types = {u.name: max(u.choices, key=lambda c: c.bytes).kind for u in table.units}
 
         def reference() -> Path:
@@ -218,16 +212,7 @@ class OnnxMaker:
                 self.make(recipe, table, types, {}, folder)
             return folder / recipe.output_name(self.run.base.name)
 
-        return step_times(
-            table,
-            rows,
-            self.run.space.work,
-            self.run.progress,
-            products=_products,
-            tool="onnxruntime",
-            reference=reference,
-            types=types,
-        )
+        return Timed("onnxruntime", _products, reference, types)
 
     def make(
         self,

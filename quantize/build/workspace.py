@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from quantize.disk import full_disk_explained
+from quantize.disk import files_of, full_disk_explained
 from quantize.errors import BusyError, UsageError
 from quantize.manifest import (
     NAME,
@@ -221,9 +221,6 @@ def _exchange(one: Path, other: Path) -> None:
 
 def _sync(path: Path) -> None:
     """Have the bytes on the disk before the name points at them."""
-    for file in [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]:
-        descriptor = os.open(file, os.O_RDWR)  # Windows wants it writable
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    for file in files_of(path):
+        with file.open("rb+") as opened:  # Windows wants it writable
+            os.fsync(opened.fileno())

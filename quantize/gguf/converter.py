@@ -236,15 +236,13 @@ def _convert(
 def _lost_window(model: Path, out: Path) -> list[str]:
     """A note where the original attends to a window only, and llama.cpp to everything (Mistral)."""
     config = read_json(model / "config.json")
-    window = config.get("sliding_window")
-    kinds, context = config.get("layer_types"), config.get("max_position_embeddings")
+    window, kinds = config.get("sliding_window"), config.get("layer_types")
+    context = config.get("max_position_embeddings")
     windowed = "sliding_attention" in kinds if isinstance(kinds, list) and kinds else True
     used = config.get("use_sliding_window", True) and windowed
     if not (isinstance(window, int) and isinstance(context, int) and used):
         return []
-    if not 0 < window < context:
-        return []
-    if read_model(out).sliding_window:
+    if not 0 < window < context or read_model(out).sliding_window:
         return []
     return [
         f"llama.cpp has no sliding window for this architecture: past {window:,} tokens the file"

@@ -98,39 +98,49 @@ class _Params(ctypes.Structure):
     )
 
 
-_POINTER, _SIZE, _NUMBER, _WIDE = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64
-# Results and arguments, by the library that has the function.
-_SIGNATURES: dict[str, dict[str, tuple[Any, list[Any]]]] = {
-    "ggml-cpu": {"ggml_backend_cpu_init": (_POINTER, []), "ggml_backend_cpu_reg": (_POINTER, [])},
-    "ggml-base": {
-        "ggml_init": (_POINTER, [_Params]),
-        "ggml_free": (None, [_POINTER]),
-        "ggml_nbytes": (_SIZE, [_POINTER]),
-        "ggml_op_name": (ctypes.c_char_p, [_NUMBER]),
-        "ggml_get_name": (_POINTER, [_POINTER]),
-        "ggml_get_data": (_POINTER, [_POINTER]),
-        "ggml_get_type_traits": (ctypes.POINTER(_Traits), [_NUMBER]),
-        # type, floats, packed, first, rows, width, matrix
-        "ggml_quantize_chunk": (
-            _SIZE,
-            [_NUMBER, _POINTER, _POINTER, _WIDE, _WIDE, _WIDE, _POINTER],
-        ),
-        "ggml_tensor_overhead": (_SIZE, []),
-        "ggml_graph_overhead_custom": (_SIZE, [_SIZE, ctypes.c_bool]),
-        "ggml_new_graph_custom": (_POINTER, [_POINTER, _SIZE, ctypes.c_bool]),
-        "ggml_new_tensor_2d": (_POINTER, [_POINTER, _NUMBER, _WIDE, _WIDE]),
-        "ggml_mul_mat": (_POINTER, [_POINTER] * 3),
-        "ggml_build_forward_expand": (None, [_POINTER] * 2),
-        "ggml_backend_alloc_ctx_tensors": (_POINTER, [_POINTER] * 2),
-        "ggml_backend_alloc_ctx_tensors_from_buft": (_POINTER, [_POINTER] * 2),
-        "ggml_backend_buffer_free": (None, [_POINTER]),
-        "ggml_backend_tensor_get": (None, [_POINTER] * 2 + [_SIZE] * 2),
-        "ggml_backend_tensor_set": (None, [_POINTER] * 2 + [_SIZE] * 2),
-        "ggml_backend_graph_compute": (_NUMBER, [_POINTER] * 2),
-        "ggml_backend_dev_supports_op": (ctypes.c_bool, [_POINTER] * 2),
-        "ggml_backend_reg_dev_get": (_POINTER, [_POINTER, _SIZE]),
-        "ggml_backend_reg_get_proc_address": (_POINTER, [_POINTER, ctypes.c_char_p]),
-    },
+_POINTER, _NUMBER, _WIDE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_KINDS = {
+    "none": None,
+    "address": _POINTER,
+    "text": ctypes.c_char_p,
+    "size": ctypes.c_size_t,
+    "int": _NUMBER,
+    "long": _WIDE,
+    "bool": ctypes.c_bool,
+    "params": _Params,
+    "traits": ctypes.POINTER(_Traits),
+}
+# Functions with the kinds of their results and arguments, by the library that has them.
+_SIGNATURES = {
+    "ggml-cpu": """
+        ggml_backend_cpu_init address
+        ggml_backend_cpu_reg address
+    """,
+    "ggml-base": """
+        ggml_init address params
+        ggml_free none address
+        ggml_nbytes size address
+        ggml_op_name text int
+        ggml_get_name address address
+        ggml_get_data address address
+        ggml_get_type_traits traits int
+        ggml_quantize_chunk size int address address long long long address
+        ggml_tensor_overhead size
+        ggml_graph_overhead_custom size size bool
+        ggml_new_graph_custom address address size bool
+        ggml_new_tensor_2d address address int long long
+        ggml_mul_mat address address address address
+        ggml_build_forward_expand none address address
+        ggml_backend_alloc_ctx_tensors address address address
+        ggml_backend_alloc_ctx_tensors_from_buft address address address
+        ggml_backend_buffer_free none address
+        ggml_backend_tensor_get none address address size size
+        ggml_backend_tensor_set none address address size size
+        ggml_backend_graph_compute int address address
+        ggml_backend_dev_supports_op bool address address
+        ggml_backend_reg_dev_get address address size
+        ggml_backend_reg_get_proc_address address address text
+    """,
 }
 
 
@@ -141,9 +151,10 @@ def library_of(name: str = "ggml-base") -> Any:
     from llama_cpp._ctypes_extensions import load_shared_library
 
     library = load_shared_library(name, _ggml.libggml_base_path)
-    for function, (result, arguments) in _SIGNATURES[name].items():
-        found = getattr(library, function)
-        found.restype, found.argtypes = result, arguments
+    for line in _SIGNATURES[name].split("\n"):
+        if words := line.split():
+            found = getattr(library, words[0])
+            found.restype, *found.argtypes = (_KINDS[kind] for kind in words[1:])
     return library
 
 
@@ -156,7 +167,6 @@ def _reader(number: int) -> Any:
 
 Shape = tuple[int, int]  # the length of a row, and rows
 
-_F32 = 0
 _PIECE = 32  # rows that are rounded; repeated, they fill a matrix
 
 

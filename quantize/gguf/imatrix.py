@@ -6,8 +6,8 @@ computed with llama.cpp itself on the half-precision GGUF file, as its llama-ima
 that llama.cpp knows, mixtures of experts and GGUF sources included, needs no mapping of names.
 """
 
+import contextlib
 import ctypes
-import hashlib
 import importlib.metadata
 import shutil
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from quantize.arrays import Array, Doubles
 from quantize.children import report_progress, run_child
-from quantize.disk import made_whole, sha256_of
+from quantize.disk import made_whole, sha256_of, sha256_text
 from quantize.errors import UsageError
 from quantize.gguf.ggml import library_of
 from quantize.gguf.imatrixfile import (
@@ -196,15 +196,15 @@ def prepare_imatrix(
         write_matrix(out, matrix)
         return out
     parts = _METHOD, importlib.metadata.version("llama-cpp-python"), model.fingerprint().hash
-    key = hashlib.sha256("\n".join((*parts, sha256_of(given))).encode()).hexdigest()
+    key = sha256_text("\n".join((*parts, sha256_of(given))))
     kept = cache_dir() / "imatrix" / f"{key}.gguf"
     if _usable(kept, export):
         progress.note(f"the importance matrix of {given.name} is the one computed before")
         shutil.copyfile(kept, out)
         return out
-    with progress.stage(f"computing the importance matrix from {given.name}"):
-        call = partial(compute, export, given, out, _FEWEST)
-        tokens = run_child(call, "computing the importance matrix", work, progress)
+    what = f"computing the importance matrix from {given.name}"
+    with progress.stage(what):
+        tokens = run_child(partial(compute, export, given, out, _FEWEST), what, work, progress)
     if tokens < _FEWEST:
         raise UsageError(
             f"{given} has {tokens} tokens, too few for an importance matrix: give some hundred kB"
@@ -242,12 +242,8 @@ def check_fit(matrix: ImportanceMatrix, export: Path, given: Path) -> list[str]:
         if len(info.shape) > 1 and name.startswith("blk.") and "_norm" not in name
     ]
     silent = [name for name in weights if name not in matrix.entries]
-    if not silent:
-        return []
-    return [
-        f"the importance matrix says nothing on {len(silent)} of {len(weights)} tensors, such as"
-        f" {silent[0]}; these are quantized without"
-    ]
+    said = f"the importance matrix says nothing on {len(silent)} of {len(weights)} tensors, such as"
+    return [f"{said} {first}; these are quantized without" for first in silent[:1]]
 
 
 def _channels(info: TensorInfo) -> int:
@@ -256,11 +252,10 @@ def _channels(info: TensorInfo) -> int:
 
 
 def _usable(kept: Path, export: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError, UsageError):  # not there, or damaged: compute it again
         check_fit(read_matrix(kept), export, kept)
-    except (OSError, UsageError):  # not there, or damaged: compute it again
-        return False
-    return True
+        return True
+    return False
 
 
 def compute(model: Path, text: Path, out: Path, fewest: int) -> int:

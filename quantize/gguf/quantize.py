@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,9 @@ def quantize_gguf(
     recipe: Recipe,
     work: Path,
     imatrix: Path | None = None,
-    overrides: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] = MappingProxyType({}),
     progress: Reporter = SILENT,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """Write ``source`` to ``out`` in the recipe's type; returns what the user should know.
 
@@ -77,29 +78,25 @@ def quantize_gguf(
     """
     require_matrix([recipe], imatrix)
     header = read_header(source)
-    asked = _resolve(overrides or {}, header, has_matrix=imatrix is not None)
+    asked = _resolve(overrides, header, has_matrix=imatrix is not None)
     notes: list[str] = []
     if recipe.is_float and asked:
         notes = [f"{recipe.name} is not quantized, single tensors neither"]
         asked = {}
     if recipe.ftype == _F16 and header.metadata.get("general.file_type") == _F16:
-        _copy(source, out, work)
+        # Our own export, which lies near the work folder and which other recipes still read, need
+        # not exist twice; a file of the user's must not share its bytes with ours.
+        if source.resolve().is_relative_to(work.resolve().parent):
+            out.hardlink_to(source)
+        else:
+            shutil.copyfile(source, out)
         return notes
     types = {name: TYPES[kind] for name, kind in asked.items()}
-    call = partial(_quantize, source, out, recipe.ftype, imatrix, types, metadata or {})
+    call = partial(_quantize, source, out, recipe.ftype, imatrix, types, dict(metadata))
     fallbacks = run_child(call, f"quantizing to {recipe.name}", work, progress)
     made = read_header(out)
     notes += [f"{told}; the file has {gguf_bits(made):.1f} bits a weight" for told in fallbacks]
     return [*notes, *_kept_otherwise(asked, made)] if asked else notes
-
-
-def _copy(source: Path, out: Path, work: Path) -> None:
-    """Our own export, which lies near the work folder and which other recipes still read, need not
-    exist twice; a file of the user's must not share its bytes with ours."""
-    if source.resolve().is_relative_to(work.resolve().parent):
-        out.hardlink_to(source)
-    else:
-        shutil.copyfile(source, out)
 
 
 def _quantize(
@@ -229,13 +226,11 @@ def _kept_otherwise(asked: Mapping[str, str], header: GgufHeader) -> list[str]:
     """Notes on tensors that llama.cpp gave another type than ``asked``."""
     made = {info.name: info.type_name.lower() for info in header.tensors}
     other = [name for name, kind in asked.items() if made[name] != kind]
-    if not other:
-        return []
-    first = other[0]
     return [
         f"{len(other)} of {len(asked)} tensors with a type of their own did not get it, such as"
         f" {first}: {made[first]} instead of {asked[first]} (llama.cpp keeps some tensors as they"
         " are, and 256-weight blocks do not fit every row)"
+        for first in other[:1]
     ]
 
 

@@ -1,5 +1,6 @@
 """The weights of a GGUF file against those of the original in single or half precision: which are
-not what rounding makes of them. Runs in a child process, but for `other_settings`.
+not what rounding makes of them, and the texts of their vocabularies. Runs in a child process, but
+for `other_settings`.
 
 A tensor is judged by what its type loses on some of its rows, rounded here. A group of 32 weights
 that lies as far from its original as another's would is another's: a block that was shifted, a row
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize.arrays import Floats
-from quantize.children import report_progress
+from quantize.children import counted
 from quantize.gguf.ggml import rounded, unpacked
 from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
@@ -74,7 +75,7 @@ def _alike(mine: object, theirs: object) -> bool:
     return mine == theirs
 
 
-def other_tokens(path: Path, original: Path) -> list[str]:
+def _other_tokens(path: Path, original: Path) -> list[str]:
     """Ids that stand for another text in the vocabulary of ``path``."""
     mine, theirs = LlamaTokenizer.load(path), LlamaTokenizer.load(original)
     size = min(mine.vocab_size, theirs.vocab_size)
@@ -83,7 +84,8 @@ def other_tokens(path: Path, original: Path) -> list[str]:
         return []
     first = apart[0]
     said = f"{theirs.token_bytes(first)!r:.40}, in the file {mine.token_bytes(first)!r:.40}"
-    return [f"{len(apart):,} ids of {size:,} stand for other texts, such as {first}: {said}"]
+    stands = f"{len(apart):,} ids of {size:,} stand for other texts, such as {first}: {said}"
+    return [f"vocabulary: {stands}"]
 
 
 def compare_weights(path: Path, original: Path, matrix: Path | None) -> WeightComparison:
@@ -98,23 +100,23 @@ def compare_weights(path: Path, original: Path, matrix: Path | None) -> WeightCo
     ]
     given = read_matrix(matrix) if matrix is not None else None
     faults, ratios = list[str](), list[float]()
-    for number, name in enumerate(names):
-        report_progress(number, len(names), "tensors")
+    for name in counted(names, "tensors"):
         one, other = _Stored(maps[0], mine[name]), _Stored(maps[1], theirs[name])
         loss, ratio = _loss(one, other, given)
         ratios += [] if ratio is None else [ratio]
         if fault := _fault(one, other, loss):
-            faults.append(f"{name} ({mine[name].type_name}): {fault}")
+            faults.append(f"weights: {name} ({mine[name].type_name}): {fault}")
     if len(faults) > _SHOWN:
-        faults[_SHOWN:] = [f"{len(faults) - _SHOWN} further tensors are wrong, too"]
+        faults[_SHOWN:] = [f"weights: {len(faults) - _SHOWN} further tensors are wrong, too"]
     several = len(ratios) > len(names) // 4  # followed a matrix, and not one tensor by mistake
     if several and not faults and (gained := float(np.median(ratios))) < _FITS:
         faults.append(
-            "the rounding follows an importance matrix that does not fit: of what one of this model"
-            f" gains on the text over a random one, it gains {gained:.0%}"
+            "weights: the rounding follows an importance matrix that does not fit: of what one of"
+            f" this model gains on the text over a random one, it gains {gained:.0%}"
         )
     names_apart = {*mine, *theirs} - {*names}
-    return WeightComparison(len(names), tuple(faults), tuple(sorted(names_apart)))
+    told = *_other_tokens(path, original), *faults
+    return WeightComparison(len(names), told, tuple(sorted(names_apart)))
 
 
 class _Stored:

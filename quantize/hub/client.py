@@ -166,6 +166,16 @@ def _stalled_s() -> float:
     return float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
 
 
+def start_of(response: httpx2.Response, count: int) -> bytes:
+    """The first bytes of an answer, so many or, of a shorter one, all."""
+    got = bytearray()
+    for piece in response.iter_bytes():
+        got += piece
+        if len(got) >= count:
+            break
+    return bytes(got[:count])
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long to put up with a bad connection."""
@@ -272,14 +282,10 @@ class Hub:
 
         Raises HubError for what is none, or too large, and what huggingface_hub raises.
         """
-        raw = bytearray()
         with self.stream(f"{self.api().endpoint}{path}", params=dict(params)) as response:
-            for piece in response.iter_bytes():
-                raw += piece
-                if len(raw) > _MOST_ANSWER:
-                    break
+            raw = start_of(response, _MOST_ANSWER + 1)
         try:
-            said = parse_json(bytes(raw), _MOST_ANSWER)
+            said = parse_json(raw, _MOST_ANSWER)
         except ValueError as error:
             raise HubError(
                 f"what answers for the hub is not a list of models or files ({error})"

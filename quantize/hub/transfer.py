@@ -30,6 +30,7 @@ from urllib.parse import quote
 
 from quantize.disk import (
     FULL,
+    files_of,
     full_disk_explained,
     human,
     made_whole,
@@ -48,6 +49,7 @@ from quantize.hub.client import (
     RemoteFile,
     Repository,
     parse_hub_name,
+    start_of,
 )
 from quantize.manifest import NAME, entry_path, load_manifest
 from quantize.progress import Reporter
@@ -121,13 +123,8 @@ def fetch_start(repo: Repository, listing: Listing, file: RemoteFile, count: int
     UsageError."""
 
     def receive() -> bytes:
-        got = b""
         with _request(repo, listing, file, f"bytes=0-{count - 1}") as response:
-            for piece in response.iter_bytes():  # all of it, where the range is ignored
-                got += piece
-                if len(got) >= count:
-                    break
-        return got[:count]
+            return start_of(response, count)  # all of it comes, where the range is ignored
 
     return repo.patiently(receive)
 
@@ -288,12 +285,8 @@ class Store(Repository):
 
     def missing(self, listing: Listing, files: Sequence[RemoteFile]) -> list[RemoteFile]:
         """Select the ``files`` that are not downloaded yet."""
-        folder = self.folder(listing.commit)
-        return [
-            file
-            for file in files
-            if not (path := folder / file.path).is_file() or path.stat().st_size != file.bytes
-        ]
+        there = ((file, self.folder(listing.commit) / file.path) for file in files)
+        return [f for f, path in there if not path.is_file() or path.stat().st_size != f.bytes]
 
     def bring(self, listing: Listing, files: Sequence[RemoteFile]) -> Path:
         """Download those of ``files`` that are not there; the folder that holds them.
@@ -396,8 +389,7 @@ def _files(folder: Path) -> dict[str, Path]:
     could bring any file of this machine to the hub."""
     found = [folder / name for name in _BESIDE if (folder / name).is_file()]
     for entry in load_manifest(folder).files:
-        path = entry_path(folder, entry)
-        found += [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+        found += files_of(entry_path(folder, entry))
     names = [path.relative_to(folder).as_posix() for path in found]
     return {name: inside(folder, name, f"the folder {folder}") for name in names}
 

@@ -6,8 +6,8 @@ onnx_ir is slow to import.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -91,66 +91,68 @@ def open_session(model: bytes | str, threads: int = 0) -> Any:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
+@dataclass(frozen=True, slots=True)
 class Inserter:
     """Puts new nodes in front of the node ``before``; their names begin with ``prefix``."""
 
-    def __init__(self, graph: Any, before: Any, prefix: str) -> None:
-        self._graph, self._before, self._prefix = graph, before, prefix
+    graph: Any
+    before: Any
+    prefix: str
 
     def add(self, kind: str, name: str, *inputs: Any, domain: str = "", **attributes: Any) -> Any:
         """The value that a new node of the type ``kind`` gives."""
-        name = f"{self._prefix}{name}"
+        name = f"{self.prefix}{name}"
         node = ir.node(kind, list(inputs), attributes or None, domain=domain, name=name)
-        self._graph.insert_before(self._before, node)
+        self.graph.insert_before(self.before, node)
         return node.outputs[0]
 
     def replace_by(self, value: Any) -> None:
         """Let ``value`` take the place of what ``before`` gives, name and graph output included."""
-        old = self._before.outputs[0]
+        old = self.before.outputs[0]
         value.type, value.shape = old.type, old.shape
         name = old.name
         ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
-        self._graph.remove(self._before, safe=True)
+        self.graph.remove(self.before, safe=True)
         value.name = name
 
 
+@dataclass(frozen=True, slots=True)
 class DataFile:
     """The data file of ``graph``, written tensor by tensor, so that memory holds one of them; made
     by `data_file`."""
 
-    def __init__(self, graph: Any, path: Path, stream: IO[bytes], there: Mapping[str, Any]) -> None:
-        self._graph, self._path, self._stream, self._there = graph, path, stream, there
+    graph: Any
+    path: Path
+    stream: IO[bytes]
+    there: Mapping[str, Any]
 
     def tensor(self, name: str, array: Array) -> Any:
         """Append ``array`` and return a tensor that points to it, or the same that is there."""
-        if name in self._there:
-            same = self._there[name].const_value
+        if name in self.there:
+            same = self.there[name].const_value
             if same.dtype == ir.DataType.from_numpy(array.dtype) and np.array_equal(same, array):
                 return same
         step = _PAGE if array.nbytes >= _LARGE else _SMALL_STEP
-        at = self._stream.tell()
-        self._stream.write(bytes(-at % step))
-        at = self._stream.tell()
-        self._stream.write(np.ascontiguousarray(array).data)
+        self.stream.write(bytes(-self.stream.tell() % step))
+        at = self.stream.tell()
+        self.stream.write(np.ascontiguousarray(array).data)
         return ir.ExternalTensor(
-            self._path.name,
+            self.path.name,
             at,
             array.nbytes,
             ir.DataType.from_numpy(array.dtype),
             shape=ir.Shape(array.shape),
             name=name,
-            base_dir=self._path.parent,
+            base_dir=self.path.parent,
         )
 
     def initializer(self, name: str, array: Array) -> Any:
         """Append ``array`` and make it a constant of the graph."""
-        return add_initializer(self._graph, self.tensor(name, array))
+        return add_initializer(self.graph, self.tensor(name, array))
 
 
 @contextmanager
-def data_file(
-    model: Any, path: Path, there: Mapping[str, Any] = MappingProxyType({})
-) -> Iterator[DataFile]:
+def data_file(model: Any, path: Path, there: Mapping[str, Any]) -> Iterator[DataFile]:
     """Collect tensors in `<path>.data`, then write the graph ``model`` to ``path``.
 
     Constants that are still elsewhere when the block ends are moved first. Those of another graph

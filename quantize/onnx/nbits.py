@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantize.arrays import Array, Floats
-from quantize.children import report_progress
+from quantize.children import counted
 from quantize.onnx.graphfile import EMBEDDING, HEAD, Inserter, add_constant
 from quantize.onnx.rounding import round_matrix
 from quantize.onnx.w8a8 import Rewrite, product_weight
@@ -105,8 +105,7 @@ def quantize_graph(
     integers = Rewrite(graph, partial(add_constant, graph))
     stored: dict[str, Stored] = {}  # by the names of the float constants: two may share one
     head = None
-    for done, node in enumerate(products):
-        report_progress(done, len(products), "matrices")
+    for node in counted(products, "matrices"):
         weight = node.inputs[1]
         if plan[node.name].name == W8A8:
             integers.product(node)
@@ -119,7 +118,6 @@ def quantize_graph(
         replace_product(graph, node, stored[weight.name])
         if not weight.uses():
             graph.initializers.pop(str(weight.name))
-    report_progress(len(products), len(products), "matrices")
     notes = _replace_table(graph, plan, importance, head if tied else None)
     graph.sort()  # a shared table is read before the output layer, where its matrix is
     return notes

@@ -5,6 +5,7 @@ installed into a folder of Ingot's cache (the overlay), once per machine, and on
 that exports has that folder on its path, in front of everything else; torch and onnx are shared.
 """
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -20,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from quantize.children import last_lines, run_child
-from quantize.disk import sha256_of
+from quantize.disk import sha256_of, sha256_text
 from quantize.errors import DiskFullError, SourceError, ToolError
+from quantize.fromjson import GARBLED
 from quantize.onnx.optimum_graph import finish
 from quantize.progress import Reporter
 from quantize.recipes import Mix, Recipe
@@ -73,17 +75,15 @@ def _alone(root: Path, progress: Reporter) -> Lock:
 def overlay_key() -> str:
     """A name for what is installed: it changes with the pins, the Python and the platform."""
     parts = (REQUIREMENTS.read_bytes(), sys.version_info[:2], sysconfig.get_platform())
-    digest = hashlib.sha256(b"".join(repr(part).encode() for part in parts)).hexdigest()
-    return digest[:16]
+    return sha256_text("".join(map(repr, parts)))[:16]
 
 
 def is_whole(folder: Path) -> bool:
     """Whether every file is as it was when the folder was installed."""
-    try:
+    with contextlib.suppress(OSError, *GARBLED):
         record = json.loads((folder / _RECORD).read_bytes())
         return bool(record["sha256"] == _tree_hash(folder))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return False
 
 
 def _tree_hash(folder: Path) -> str:
@@ -164,7 +164,7 @@ def build_with_optimum(
     out: Path,
     progress: Reporter,
     exports: Path,
-    mix: Mix | None = None,
+    mix: Mix | None,
 ) -> list[str]:
     """Build the folder ``out``; returns what the user should know, the reason for this route first.
 

@@ -26,7 +26,7 @@ def normalize(model: Any) -> bool:
 
     graph = model.graph
     head = _output_layer(graph)
-    rows = int(graph_output(graph, "logits").shape[2])
+    rows = int(_logits(graph).shape[2])
     for node in list(graph):
         if node.op_type == "Gemm":
             _split_gemm(graph, node)
@@ -48,16 +48,16 @@ def normalize(model: Any) -> bool:
     return bool(weight.T.shape == entries.shape and np.array_equal(weight.T, entries))
 
 
-def graph_output(graph: Any, name: str) -> Any:
-    """The graph's output of that name; raises ModelError."""
-    found = next((value for value in graph.outputs if value.name == name), None)
+def _logits(graph: Any) -> Any:
+    """Raises ModelError for a graph without."""
+    found = next((value for value in graph.outputs if value.name == "logits"), None)
     if found is None:
-        raise ModelError(f"the exported graph has no output {name!r}")
+        raise ModelError("the exported graph has no output 'logits'")
     return found
 
 
 def _output_layer(graph: Any) -> Any:
-    node = graph_output(graph, "logits").producer()
+    node = _logits(graph).producer()
     while node is not None and node.op_type != "MatMul":
         # A bias, a scale or a cast between the output layer and the logits.
         node = next((v.producer() for v in node.inputs if v is not None and v.producer()), None)
@@ -200,7 +200,7 @@ def _describe(graph: Any, source: SourceModel) -> dict[str, Any]:
 
     config = source.load(AutoConfig)
     past = [value for value in graph.inputs if value.name.startswith("past_key_values.")]
-    logits = graph_output(graph, "logits")
+    logits = _logits(graph)
     inputs = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
     if any(value.name == "position_ids" for value in graph.inputs):
         inputs["position_ids"] = "position_ids"

@@ -28,7 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantize.arrays import Array, Floats, Ints
-from quantize.children import report_progress
+from quantize.children import counted
 from quantize.onnx.graphfile import (
     EMBEDDING,
     NAME,
@@ -129,11 +129,8 @@ def _sites(graph: Any) -> Iterator[_Site]:
 
 def _gated(node: Any) -> Any | None:
     """The product that makes one factor of ``node`` and nothing else: a gate's other half."""
-    for value in node.inputs:
-        maker = value.producer() if value is not None else None
-        if maker is not None and _is_product(maker) and len(value.uses()) == 1:
-            return maker
-    return None
+    makers = (v.producer() for v in node.inputs if v is not None and len(v.uses()) == 1)
+    return next((maker for maker in makers if maker is not None and _is_product(maker)), None)
 
 
 def product_weight(node: Any) -> Any | None:
@@ -188,12 +185,9 @@ def _run(folder: Path, model: Any, sites: Sequence[_Site], windows: Sequence[Int
     try:
         session = open_session(str(probe))
         best: list[Any] = [0.0] * len(sites)
-        for done, ids in enumerate(windows):
-            report_progress(done, len(windows), "windows")
-            best = list(
-                map(np.maximum, best, session.run(names, step_feeds(session, decoder, ids)))
-            )
-        report_progress(len(windows), len(windows), "windows")
+        for ids in counted(windows, "windows"):
+            found = session.run(names, step_feeds(session, decoder, ids))
+            best = list(map(np.maximum, best, found))
         return best
     finally:
         probe.unlink()
@@ -217,9 +211,7 @@ def quantize_w8a8(
     are rounded. Needs memory for a few of the largest matrices. Raises ModelError for a graph
     without constant matrix products.
     """
-    smoothing = Smoothing()
-    if calibration is not None:
-        smoothing = measure_smoothing(fp32, calibration)
+    smoothing = measure_smoothing(fp32, calibration) if calibration else Smoothing()
     beside = out.exists()
     if not beside:
         out.mkdir()
@@ -234,11 +226,9 @@ def quantize_w8a8(
     with data_file(model, out / name, there) as file:
         rewrite = Rewrite(model.graph, file.initializer, smoothing)
         smoothing.fold_norms(model.graph, file)
-        for done, node in enumerate(products):
-            report_progress(done, len(products), "matrices")
+        for node in counted(products, "matrices"):
             rewrite.product(node)
         shrunk = rewrite.shrink_table()
-    report_progress(len(products), len(products), "matrices")
     notes = [f"{len(products)} matrix products with 8-bit weights and activations"]
     return [*notes, *smoothing.notes, *shrunk]
 
@@ -370,7 +360,5 @@ class Rewrite:
 def _table_of(weight: Any) -> Any | None:
     """The node that turns the output layer's matrix into the embedding table, if one does."""
     turns = [use.node for use in weight.uses() if use.node.op_type == "Transpose"]
-    if len(turns) != 1:
-        return None
-    uses = turns[0].outputs[0].uses()
+    uses = turns[0].outputs[0].uses() if len(turns) == 1 else []
     return turns[0] if len(uses) == 1 and uses[0].node.op_type == "Gather" else None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from quantize.arrays import Floats
-from quantize.children import report_progress
+from quantize.children import counted
 from quantize.manifest import Fidelity, FileSpeeds, Quality
 from quantize.quality.fidelity import (
     CacheLosses,
@@ -109,7 +109,7 @@ def cache_losses(path: Path, reference: FloatReference) -> CacheLosses:
     return CacheLosses(reference.windows.length, losses)
 
 
-def from_gguf(path: Path, out: Path, text: Path | None, limit: int, window: int = WINDOW) -> None:
+def refer(path: Path, out: Path, text: Path | None, limit: int, window: int) -> None:
     """Run a GGUF file of half or single precision, which is its own float model, over the text in
     pieces of ``window`` tokens; what it gives goes to the folder ``out``."""
     given = read_text(text, limit)
@@ -133,8 +133,6 @@ def _scored_logits(model: ModelFile, windows: Windows, kv_type: KvType = "f16") 
         kv_type=kv_type,
     )
     runner = load_runner(model, settings)
-    for done, ids in enumerate(windows.ids):
-        report_progress(done, len(windows.ids), "windows")
+    for ids in counted(windows.ids, "windows"):
         yield runner.score(ids, windows.first)[:-1]
-    report_progress(len(windows.ids), len(windows.ids), "windows")
     runner.close()

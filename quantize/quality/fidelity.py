@@ -19,13 +19,12 @@ import numpy.typing as npt
 
 from quantize.arrays import Doubles, Floats, Halves, Ints
 from quantize.errors import MissedTargetError, QualityError, ToolError
-from quantize.fromjson import from_json
+from quantize.fromjson import GARBLED, from_json
 from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.text import Text, Windows
 from quantize.recipes import Recipe
 from runtimes.settings import KvType
 
-_GARBLED = (ValueError, ArithmeticError, RecursionError)
 _NAME, _BASE, _TOPS = "reference.json", "base.f16", "tops.i64"
 _FLOOR = np.float32(-65504.0)  # stands for minus infinity: exp() of it is 0, and 0 times it is 0
 _BLOCK = 2**22  # logits that are worked on at once
@@ -178,7 +177,7 @@ def load_reference(folder: Path) -> FloatReference:
         data = json.loads((folder / _NAME).read_bytes())
         found = from_json(FloatReference, {**data, "folder": folder})
         rows = (folder / _BASE).stat().st_size / 2 / found.vocab
-    except (OSError, LookupError, TypeError, AttributeError, *_GARBLED) as error:
+    except (OSError, ArithmeticError, RecursionError, *GARBLED) as error:
         raise ToolError(f"{folder} holds no distributions of a float model ({error})") from error
     if rows != found.windows.scored:
         raise ToolError(f"{folder} is not whole: {rows:,.1f} of {found.windows.scored:,} positions")

@@ -1,4 +1,5 @@
-"""Runs in a child process: the original model, computing in single precision.
+"""Runs in a child process: the original model, computing in single precision; one that is a GGUF
+file is its own, on its runtime.
 
 Where the weights fit into memory in single precision they are held so. Where they do not, they stay
 in the precision of the checkpoint (16 bits, mapped from the files as far as the loader allows), and
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from quantize.arrays import Floats
-from quantize.children import report_progress, report_step
+from quantize.children import counted, report_progress, report_step
 from quantize.manifest import Quality
+from quantize.quality import built_child
 from quantize.quality.fidelity import record
 from quantize.quality.text import WINDOW, GradedQuestion, cut, grade, read_text
 from quantize.source import SourceModel
@@ -27,11 +29,14 @@ _SHARE = 0.5  # of the memory that is free, for weights in single precision
 _SMALL = 2**20  # parameters of a module that are widened once and for all
 
 
-def from_checkpoint(
+def refer(
     source: SourceModel, out: Path, text: Path | None, limit: int, window: int = WINDOW
 ) -> None:
-    """Run the Hugging Face model ``source`` over the text in pieces of ``window`` tokens; what it
-    gives goes to the folder ``out``."""
+    """Run ``source`` over the text in pieces of ``window`` tokens; what it gives goes to the folder
+    ``out``."""
+    if source.kind == "gguf":
+        built_child.refer(source.weights[0], out, text, limit, window)
+        return
     import torch
 
     given = read_text(text, limit)
@@ -43,8 +48,7 @@ def from_checkpoint(
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     def scored() -> Iterator[Floats]:
-        for done, window in enumerate(windows.ids):
-            report_progress(done, len(windows.ids), "windows")
+        for window in counted(windows.ids, "windows"):
             last = len(window) - windows.first
             kept = {"logits_to_keep": last} if keeps else {}
             logits = network(torch.tensor([window]), use_cache=False, **kept).logits[0]
@@ -52,11 +56,12 @@ def from_checkpoint(
 
     with torch.inference_mode():
         record(out, windows, given, scored())
-    report_progress(len(windows.ids), len(windows.ids), "windows")
 
 
 def accuracy(source: SourceModel, questions: Sequence[GradedQuestion]) -> Quality:
-    """How many of the graded questions the Hugging Face model ``source`` answers rightly."""
+    """How many of the graded questions ``source`` answers rightly."""
+    if source.kind == "gguf":
+        return built_child.accuracy(source.weights[0], questions)
     return grade(questions, answer(source, questions))
 
 

@@ -6,11 +6,12 @@ letters outside Latin; normalizers at combining and full-width characters; byte 
 is not in the vocabulary; special tokens at their neighbours' spaces.
 """
 
+import contextlib
 import functools
 import json
 import random
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from quantize.manifest import TokenParity
 from quantize.source import SourceModel
 from runtimes.models.gguf import read_header
 from runtimes.models.registry import read_model, tokenizer_of
+from runtimes.runner import Tokenizer
 
 Ids = list[int]
 Meanings = Mapping[str, str]  # what ids stand for
@@ -72,14 +74,13 @@ _BEFORE, _AFTER = 3, 8  # ids of it that are shown, from its first other id on
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Readings by the original tokenizer of the test lines and conversations."""
+    """Readings by the original tokenizer: ``ids`` of the test lines, of the first of them with BOS
+    and EOS, and of the conversations."""
 
     lines: list[str]
-    ids: list[Ids]
-    special_ids: list[Ids]
     chats: list[Messages]
-    chat_ids: list[Ids]
-    normal_form: str | None
+    ids: list[Ids]
+    normal_form: str | None = None
     texts: dict[str, str] = field(default_factory=dict)  # what each of the ids stands for
     pre_tokenizer: str = ""  # how it splits text first
     template: str | None = None  # of conversations
@@ -117,14 +118,12 @@ def compare_built(path: Path, reference: Reference, work: Path) -> TokenComparis
     built, found = run_child(call, f"tokenizing with {path.name}", work)
     texts = [
         *reference.lines,
-        *(f"{line} (with BOS/EOS)" for line in reference.lines[: len(reference.special_ids)]),
+        *(f"{line} (with BOS/EOS)" for line in reference.lines[:_WITH_SPECIAL]),
         *(f"chat: {messages}" for messages in reference.chats),
     ]
-    original = [*reference.ids, *reference.special_ids, *reference.chat_ids]
     is_gguf = path.is_file()
-    normal_form = reference.normal_form if is_gguf else None
     return replace(
-        _compare(texts, original, built, normal_form),
+        _compare(texts, reference.ids, built, reference.normal_form if is_gguf else None),
         texts=(reference.texts, found),
         split=(reference.pre_tokenizer, _named_pre_tokenizer(path) if is_gguf else ""),
     )
@@ -134,7 +133,8 @@ def compare_vocabulary(path: Path, reference: Reference, work: Path) -> TokenCom
     """Compare a GGUF file that holds the vocabulary alone."""
     call = partial(_vocabulary, path, reference.lines)
     built = run_child(call, "tokenizing with the converted vocabulary", work)
-    return _compare(reference.lines, reference.ids, built, reference.normal_form)
+    lines = reference.lines
+    return _compare(lines, reference.ids[: len(lines)], built, reference.normal_form)
 
 
 def require_parity(comparison: TokenComparison, name: str) -> None:
@@ -165,19 +165,22 @@ def shown_differences(comparison: TokenComparison, name: str) -> str:
     return "\n".join(_shown(d, comparison.texts, name) for d in comparison.differences[:_SHOWN])
 
 
+def first_apart(one: Sequence[object], other: Sequence[object]) -> int:
+    """The first position at which they differ; where the shorter one ends if none does."""
+    pairs = enumerate(zip(one, other, strict=False))
+    shorter = min(len(one), len(other))
+    return next((at for at, (mine, theirs) in pairs if mine != theirs), shorter)
+
+
 def _shown(difference: Difference, texts: tuple[Meanings, Meanings], name: str) -> str:
     """A line and, by both tokenizers, what stands around the first id that differs."""
-    pairs = zip(difference.original, difference.built, strict=False)
-    shorter = min(len(difference.original), len(difference.built))
-    first = next((i for i, (one, other) in enumerate(pairs) if one != other), shorter)
+    original, built = difference.original, difference.built
+    first = first_apart(original, built)
     line = repr(difference.text[:_LINE]) + " ..." * (len(difference.text) > _LINE)
-    sides = (("original", difference.original), (name, difference.built))
-    return "\n".join(
-        [f"  {line}, token {first + 1}"]
-        + [
-            f"    {who}: {_around(ids, first, known)}"
-            for (who, ids), known in zip(sides, texts, strict=True)
-        ]
+    return (
+        f"  {line}, token {first + 1}\n"
+        f"    original: {_around(original, first, texts[0])}\n"
+        f"    {name}: {_around(built, first, texts[1])}"
     )
 
 
@@ -228,7 +231,9 @@ def _compare(
 
 
 def read_reference(source: SourceModel) -> Reference:
-    """Lines, conversations and their ids by the tokenizer of the Hugging Face model ``source``."""
+    """Lines, conversations and their ids by the tokenizer of ``source``."""
+    if source.kind == "gguf":
+        return _gguf_reference(source.weights[0])
     report_step("loading the tokenizer")
     tokenizer = source.tokenizer()
     report_step("encoding the test lines")
@@ -244,64 +249,61 @@ def read_reference(source: SourceModel) -> Reference:
             continue
         chats.append(messages)
         chat_ids.append([int(token) for token in ids])
-    plain_ids = [tokenizer(line, add_special_tokens=False).input_ids for line in lines]
-    special_ids = [tokenizer(line).input_ids for line in lines[:_WITH_SPECIAL]]
-    used = {token for row in (*plain_ids, *special_ids, *chat_ids) for token in row}
+    plain = [tokenizer(line, add_special_tokens=False).input_ids for line in lines]
+    special = [tokenizer(line).input_ids for line in lines[:_WITH_SPECIAL]]
+    found = [*plain, *special, *chat_ids]
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = repr(getattr(backend, "normalizer", None))
     split = json.loads(backend.to_str())["pre_tokenizer"] if backend else None
     template = tokenizer.chat_template
     return Reference(
         lines,
-        plain_ids,
-        special_ids,
         chats,
-        chat_ids,
+        found,
         next((form for form in ("NFKC", "NFKD", "NFC", "NFD") if form in normalizer), None),
-        _whole((token, tokenizer.decode([token])) for token in used),
+        _meanings(found, lambda token: tokenizer.decode([token])),
         _step(split) if split else "none",
         template.get("default") if isinstance(template, dict) else template,
     )
 
 
-def read_gguf_reference(path: Path) -> Reference:
-    """As `read_reference`, by a GGUF file of floats, which is its own original."""
+def _gguf_reference(path: Path) -> Reference:
+    """By a GGUF file of floats, which is its own original."""
     from runtimes.chat import encode_chat
     from runtimes.errors import RequestError
 
     model = read_model(path)
-    tokenizer = tokenizer_of(model)
+    tokenizer, template = tokenizer_of(model), model.chat_template
     ends = [tokenizer.token_bytes(id).decode(errors="replace") for id in sorted(tokenizer.eos_ids)]
     lines = parity_lines(list(dict.fromkeys(filter(None, (tokenizer.bos_token, *ends)))))
-    chats, chat_ids = [], []
-    for messages in parity_conversations() if model.chat_template else []:
-        try:
-            chat_ids.append(encode_chat(tokenizer, model.chat_template, messages))
-        except RequestError:
-            continue
-        chats.append(messages)
-    plain = [tokenizer.encode(line) for line in lines]
-    special = [tokenizer.encode(line, add_special=True) for line in lines[:_WITH_SPECIAL]]
-    found = Reference(lines, plain, special, chats, chat_ids, None, {}, _named_pre_tokenizer(path))
-    return replace(found, template=model.chat_template)
+    chats = []
+    for messages in parity_conversations() if template else []:
+        with contextlib.suppress(RequestError):
+            encode_chat(tokenizer, template, messages)
+            chats.append(messages)
+    named = Reference(lines, chats, [], pre_tokenizer=_named_pre_tokenizer(path), template=template)
+    return replace(named, ids=_read(tokenizer, template, named))
 
 
 def _built(path: Path, reference: Reference) -> tuple[list[Ids], dict[str, str]]:
-    """Ids in the order of `compare_built`, and what they stand for, by the tokenizer that
-    the runtime uses for the GGUF file or ONNX folder ``path``."""
+    """Ids as `Reference` has them, and what they stand for, by the tokenizer that the runtime uses
+    for the GGUF file or ONNX folder ``path``."""
+    model = read_model(path)
+    tokenizer = tokenizer_of(model)
+    found = _read(tokenizer, model.chat_template, reference)
+    meanings = _meanings(found, lambda id: tokenizer.token_bytes(id).decode(errors="replace"))
+    return found, meanings
+
+
+def _read(tokenizer: Tokenizer, template: str | None, reference: Reference) -> list[Ids]:
     from runtimes.chat import encode_chat
 
-    model = read_model(path)
-    tokenizer, template = tokenizer_of(model), model.chat_template
-    special = reference.lines[: len(reference.special_ids)]
-    found = [
+    special = reference.lines[:_WITH_SPECIAL]
+    return [
         *(tokenizer.encode(line) for line in reference.lines),
         *(tokenizer.encode(line, add_special=True) for line in special),
         *(encode_chat(tokenizer, template, messages) for messages in reference.chats),
     ]
-    used = {token for row in found for token in row}
-    texts = ((token, tokenizer.token_bytes(token).decode(errors="replace")) for token in used)
-    return found, _whole(texts)
 
 
 def _vocabulary(path: Path, lines: list[str]) -> list[Ids]:
@@ -312,9 +314,10 @@ def _vocabulary(path: Path, lines: list[str]) -> list[Ids]:
     return [tokenizer.encode(line) for line in lines]
 
 
-def _whole(texts: Iterable[tuple[int, str]]) -> dict[str, str]:
+def _meanings(rows: Iterable[Ids], text: Callable[[int], str]) -> dict[str, str]:
     """Tokens that stand for whole characters, by their id."""
-    return {str(token): text for token, text in texts if text and "\ufffd" not in text}
+    texts = ((token, text(token)) for token in {token for row in rows for token in row})
+    return {str(token): said for token, said in texts if said and "\ufffd" not in said}
 
 
 def _step(step: dict[str, Any]) -> str:

@@ -188,18 +188,14 @@ def alternatives(manifest: Manifest) -> list[tuple[str, FileEntry]]:
 
 def outdone(manifest: Manifest) -> list[str]:
     """Sentences about the files that are larger than another and further from the original."""
-    said = []
+    said, front = [], pareto_front(manifest.files)
     for entry in manifest.files:
-        mine = divergence(entry)
-        better = [
-            e
-            for e in pareto_front(manifest.files)
-            if mine is not None and e.bytes < entry.bytes and (divergence(e) or 0.0) < mine
+        mine = divergence(entry) or 0.0
+        better = [e.recipe for e in front if e.bytes < entry.bytes and (divergence(e) or 0) < mine]
+        said += [
+            f"{entry.recipe} is larger than {recipe} and further from the original."
+            for recipe in better[-1:]
         ]
-        if better:
-            said.append(
-                f"{entry.recipe} is larger than {better[-1].recipe} and further from the original."
-            )
     return said
 
 
@@ -242,18 +238,16 @@ def _speed(
     return text
 
 
-def _parity(entry: FileEntry) -> str:
-    parity = entry.token_parity
-    return f"{parity.lines - parity.differences}/{parity.lines}" if parity else ""
-
-
 SIZE = Figure("MB", lambda e: megabytes(e.bytes), lambda m: megabytes(m.bytes) if m.bytes else "")
 BITS = Figure(
     "bits a weight",
     lambda e: f"{e.bits_per_weight:.1f}" if e.bits_per_weight else "",
     lambda m: f"{m.bytes * 8 / m.parameters:.1f}" if m.bytes and m.parameters else "",
 )
-PARITY = Figure("lines with the same tokens", _parity)
+PARITY = Figure(
+    "lines with the same tokens",
+    lambda e: f"{p.lines - p.differences}/{p.lines}" if (p := e.token_parity) else "",
+)
 ACCURACY = Figure(
     "accuracy",
     lambda e: f"{e.quality.task_accuracy:.1%}" if e.quality else "",

@@ -89,8 +89,7 @@ def listed_weights(folder: Path, index: str) -> dict[str, str]:
         check_name(name, str(folder / index), SourceError)
     if outside := [name for name in names if "/" in name]:
         raise SourceError(f"{folder / index} names {outside[0]!r}, outside its folder")
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
+    if missing := [name for name in names if not (folder / name).is_file()]:
         raise SourceError(
             f"{folder} lacks {len(missing)} of {len(names)} weight files, first {missing[0]};"
             " the download is incomplete"

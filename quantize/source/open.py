@@ -81,12 +81,19 @@ def open_folder(folder: Path, options: SourceOptions, progress: Reporter) -> Sou
             f"{folder} has no tokenizer: tokenizer.json, tokenizer.model, or vocab.json with"
             " merges.txt"
         )
-    name = folder.resolve().name
-    beside = folder.resolve().parent
+    given = folder.resolve()
     safe = any((folder / name).is_file() for name in (INDEX, SINGLE))
     if options.allow_pickle and not safe and pickles(folder):
         folder = converted(folder, progress)
-    weights, listed = _weight_files(folder)
+    weights, listed = weight_files(folder, INDEX, SINGLE)
+    if not weights:
+        others = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
+        raise SourceError(
+            f"{folder} has no {SINGLE} ({others[0]} is in pickle form, which can run code;"
+            " --allow-pickle converts it with torch's safe loader)"
+            if others
+            else f"{folder} has no {SINGLE}"
+        )
     tensors = {}
     for path in weights:
         tensors.update(read_tensors(path))
@@ -103,24 +110,10 @@ def open_folder(folder: Path, options: SourceOptions, progress: Reporter) -> Sou
         str(architectures[0]),
         weights,
         sum(math.prod(tensor.shape) for tensor in tensors.values()),
-        name=name,
+        name=given.name,
         trust_remote_code=options.trust_remote_code,
         bytes=sum(path.stat().st_size for path in weights),
-        beside=beside,
-    )
-
-
-def _weight_files(folder: Path) -> tuple[tuple[Path, ...], set[str]]:
-    """As `weight_files` of a folder that has some. Raises SourceError."""
-    found = weight_files(folder, INDEX, SINGLE)
-    if found[0]:
-        return found
-    others = sorted(path.name for path in (*folder.glob("*.bin"), *folder.glob("*.pt*")))
-    if not others:
-        raise SourceError(f"{folder} has no {SINGLE}")
-    raise SourceError(
-        f"{folder} has no {SINGLE} ({others[0]} is in pickle form, which can run code;"
-        " --allow-pickle converts it with torch's safe loader)"
+        beside=given.parent,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from quantize.children import report_progress, run_child
+from quantize.children import counted, run_child
 from quantize.disk import made_whole, require_room, sha256_of
 from quantize.errors import SourceError, first_line
 from quantize.progress import Reporter
@@ -67,7 +67,7 @@ def _convert(files: Sequence[Path], out: Path) -> None:
 
     places: dict[str, str] = {}
     total = 0
-    for number, name in enumerate(files, start=1):
+    for number, name in enumerate(counted(files, "files"), start=1):
         try:
             data = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
@@ -94,7 +94,6 @@ def _convert(files: Sequence[Path], out: Path) -> None:
         places.update(dict.fromkeys(tensors, target))
         total += sum(t.numel() * t.element_size() for t in tensors.values())
         del data, tensors
-        report_progress(number, len(files), "files")
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (out / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")

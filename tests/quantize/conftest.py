@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -92,6 +92,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(2 * _PATIENCE))
 
 
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[None]:
+    """Builds measure speeds in passing."""
+    from tests.quantize.quick import quick_speeds
+
+    with quick_speeds():
+        yield
+
+
 @pytest.fixture(scope="session")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the models are made. While working on tests, INGOT_TEST_MODELS may name a folder that
@@ -156,6 +165,7 @@ def _measure(model: Path, folder: Path) -> None:
     from quantize.quality.float_child import answer
     from quantize.quality.text import GradedQuestion
     from quantize.source import open_source
+    from tests.quantize.quick import quick_speeds
 
     source = Path(shutil.copytree(model, folder / "llama"))
     texts = ("one", "two words", "Größe", "3 + 4 =", "de bu ka", "x", "y z", "?")
@@ -169,7 +179,8 @@ def _measure(model: Path, folder: Path) -> None:
     (source / "graded.jsonl").write_text(graded + "\n", encoding="utf-8")
     recipes = "q8_0,onnx-int8"
     asked_of = ("--recipe", recipes, "--limit", LIMIT, "--out", folder / "out", "--json")
-    done = run_quantize(source, *asked_of)
+    with quick_speeds():
+        done = run_quantize(source, *asked_of)
     said = {"stdout": done.stdout, "stderr": done.stderr}
     (folder / "said.json").write_text(json.dumps(said))
 

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.models.registry import read_model
+from runtimes.request import Priority, Request, SamplingParams
 from runtimes.settings import RunnerSettings
 
 Table = npt.NDArray[np.float64]
@@ -45,3 +47,18 @@ def of_transformers(folder: Path, tokens: Sequence[int], **settings: Any) -> Tab
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **settings).eval()
     with torch.inference_mode():
         return log_softmax(model(torch.tensor([[*tokens]])).logits[0].numpy())
+
+
+def in_company(
+    path: Path, prompts: Sequence[Sequence[int]], late: Sequence[int], slots: int, context: int
+) -> list[tuple[object, object]]:
+    """Reproducible answers in so many slots; the last is of a prompt that goes before the others
+    when they have begun."""
+    params = SamplingParams(max_tokens=8, ignore_eos=True, logprobs=True)
+    settings = RunnerSettings(slots=slots, context=context, reproducible=True)
+    with Engine.load(path, settings) as engine:
+        asked = [Request([*prompt], params, priority=Priority.LOW) for prompt in prompts]
+        streams = [engine.submit(request) for request in asked]
+        next(iter(streams[0]), None)
+        streams.append(engine.submit(Request([*late], params, priority=Priority.CRITICAL)))
+        return [(one.result().token_ids, one.result().logprobs) for one in streams]

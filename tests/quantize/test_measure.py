@@ -42,77 +42,87 @@ def _job(pebble: Path, *paths: Path, **more) -> MeasureJob:
     return MeasureJob([*map(read_model, paths)], SourceOptions(str(original)), **given)
 
 
-def test_files_of_both_formats_and_what_is_wrong_with_some(
+def test_files_of_both_formats_and_what_is_wrong_with_one(
     pebble_short: Path, pebble_built: Path, tmp_path: Path
 ):
+    """The original, a folder, answers the user's rows as a file that is kept."""
     good = pebble_built / "pebble-q8_0.gguf"
-    names = ("no BOS", "chat template", "rope base")
-    bad = [plant(name, good, tmp_path) for name in names]
-    paths = [good, pebble_built / "onnx-int4", *bad]
-    notes = Notes()
-    cards = measure(_job(pebble_short, *paths), notes)
-    for card, name in zip(cards[2:], names, strict=True):
-        assert any(fault.startswith(PLANTED[name][1]) for fault in card.faults), card.faults
-    eight, onnx, *_ = cards
+    names, bad = ("no BOS", "chat template", "rope base"), good
+    for name in names:
+        bad = plant(name, bad, tmp_path)
+    paths, asked, notes = [good, pebble_built / "onnx-int4", bad], list[Path](), Notes()
+
+    def ask(original: Path, file: Path) -> OwnRows:
+        assert (read_model(original).quantization, file in paths) == ("F16", True)
+        asked.append(original)
+        return OwnRows("rows", 3, 2)
+
+    job = _job(pebble_short, *paths, ask=ask)
+    cards = measure(job, notes)
+    eight, onnx, wrong = cards
+    for name in names:
+        assert any(fault.startswith(PLANTED[name][1]) for fault in wrong.faults), wrong.faults
     assert eight.faults == onnx.faults == ()
     assert (eight.weights, onnx.weights) == (56, None)
     assert (eight.templates.lines, eight.templates.differences) == (21, 0)
     assert eight.entry.quality.questions == 16
+    assert onnx.entry.rows.same == 2
+    assert "2/3" in render_page(manifest_of([onnx]))
     fidelity = eight.entry.fidelity
     assert 0 < fidelity.kl_median < fidelity.kl_mean < fidelity.kl_p99 < fidelity.kl_max < 0.1
     assert front(cards) == sorted([eight, onnx], key=lambda card: card.entry.bytes)
     # Each is kept, and found again where the file lies and by what it holds.
     assert load_card(eight.fingerprint) == eight
     assert known_cards(paths)[good] == eight
-    again = measure(_job(pebble_short, *paths), notes)
-    assert again == cards
+    assert measure(job, notes) == cards
     assert sum("was measured before" in note for note in notes.notes) == len(paths)
-
-
-def test_an_original_of_a_folder_answers_as_a_file_that_is_kept(
-    pebble_short: Path, pebble_built: Path
-):
-    asked: list[Path] = []
-
-    def ask(original: Path, file: Path) -> OwnRows:
-        assert (read_model(original).quantization, file) == ("F16", onnx)
-        asked.append(original)
-        return OwnRows("rows", 3, 2)
-
-    onnx, notes = pebble_built / "onnx-int4", Notes()
-    job = _job(pebble_short, onnx, limit=200, ask=ask)
-    (card,) = measure(job, notes)
-    assert card.entry.rows.same == 2
-    assert load_card(card.fingerprint) == card
-    assert measure(job, notes) == [card]
-    assert asked[0] == asked[1]
+    assert len(set(asked)) == 1
     assert sum("converting the original" in text for text in notes.stages) == 1
-    assert "2/3" in render_page(manifest_of([card]))
 
 
-def test_an_original_that_is_a_gguf_file_of_floats_and_bounds(pebble_f16: Path, pebble_built: Path):
-    (card,) = measure(_job(pebble_f16, pebble_built / "pebble-q4_k_m.gguf"), Reporter())
-    assert card.faults == ()
-    assert card.weights == 56
+def test_an_original_that_is_a_gguf_file_of_floats(
+    pebble_f16: Path, pebble_built: Path, tmp_path: Path
+):
+    """Behind a file that cannot be compared: a tensor of a type that no weights have."""
+    mine, bad = (tmp_path / f"{name}.gguf" for name in ("mine", "integers"))
+    mine.write_bytes((pebble_built / "pebble-q4_k_m.gguf").read_bytes())
+    data, name = (pebble_built / "pebble-q8_0.gguf").read_bytes(), b"blk.2.attn_k.weight"
+    at = data.index(name) + len(name) + 4 + 2 * 8  # its dimensions
+    assert data[at : at + 4] == (8).to_bytes(4, "little")
+    bad.write_bytes(data[:at] + (24).to_bytes(4, "little") + data[at + 4 :])
+    broken, card = measure(_job(pebble_f16, bad, mine), Reporter())
+    for begins in ("weights: ", "it does not run: "):
+        assert any(fault.startswith(begins) for fault in broken.faults)
+    assert (card.faults, card.weights, card.original.name) == ((), 56, "pebble")
     assert card.entry.fidelity.kl_mean < 0.1
-    assert card.original.name == "pebble"
+    assert manifest_of([broken, card]).model.perplexity is not None
     assert bounds_passed(card, 1.0, 5.0) == []
     (mean,) = bounds_passed(card, 1e-4, None)
     assert mean.startswith("mean KL divergence 0.0")
     assert len(bounds_passed(card, 1e-4, 1e-4)) == 2
-    silent = replace(card, entry=replace(card.entry, fidelity=None))
-    assert len(bounds_passed(silent, 1.0, None)) == 1  # what gives no figure keeps no bound
+    assert len(bounds_passed(broken, 1.0, None)) == 1  # what gives no figure keeps no bound
     for bound in (0, -1, math.nan, math.inf):
         with pytest.raises(UsageError, match="above 0"):
             bounds_passed(card, bound, None)
+    # The card of a file that was changed, or one that is damaged, is not shown.
+    assert known_cards([mine]) == {mine: card}
+    kept = card_path(card.fingerprint)
+    text = kept.read_text()
+    for damaged in ("{", "[]", text.replace('"kl_mean": ', '"kl_mean": "x"+'), text[:-40]):
+        kept.write_text(damaged)
+        assert known_cards([mine]) == {}
+    kept.write_text(text)
+    assert known_cards([mine]) == {mine: card}
+    mine.write_bytes(mine.read_bytes() + b"\0")
+    assert known_cards([mine]) == {}
 
 
 def test_types_of_the_cache_behind_long_texts(
-    pebble_short: Path, pebble_built: Path, capsys: pytest.CaptureFixture[str]
+    pebble_f16: Path, pebble_built: Path, capsys: pytest.CaptureFixture[str]
 ):
     paths = [pebble_built / "pebble-q8_0.gguf", pebble_built / "onnx-int4"]
     notes = Notes()
-    job = _job(pebble_short, *paths, kv_types=("q4_0", "q8_0"), context=700, limit=200)
+    job = _job(pebble_f16, *paths, kv_types=("q4_0", "q8_0"), context=700, limit=200)
     gguf, onnx = measure(job, notes)
     assert onnx.caches == {}  # its graph has a type of its own
     assert set(gguf.caches) == {"f16", "q4_0", "q8_0"}
@@ -138,25 +148,6 @@ def test_types_of_the_cache_behind_long_texts(
     assert cache_losses(paths[1]) == ""
 
 
-def test_a_file_that_cannot_be_compared_does_not_end_the_others(
-    pebble_f16: Path, pebble_built: Path, tmp_path: Path
-):
-    """A tensor of a type that no weights have, and a vocabulary that cannot be read."""
-    good = pebble_built / "pebble-q8_0.gguf"
-    data, bad = good.read_bytes(), []
-    name = b"blk.2.attn_k.weight"
-    at = data.index(name) + len(name) + 4 + 2 * 8  # its dimensions
-    assert data[at : at + 4] == (8).to_bytes(4, "little")
-    for number, kind in (("integers", 24), ("other blocks", 9)):
-        bad.append(tmp_path / f"{number}.gguf")
-        bad[-1].write_bytes(data[:at] + kind.to_bytes(4, "little") + data[at + 4 :])
-    cards = measure(_job(pebble_f16, bad[0], good), Reporter())
-    assert any(fault.startswith("weights: ") for fault in cards[0].faults)
-    assert any(fault.startswith("it does not run: ") for fault in cards[0].faults)
-    assert cards[1].faults == ()
-    assert manifest_of(cards).model.perplexity is not None
-
-
 def test_what_is_no_original_is_refused(pebble: Path, pebble_built: Path, tmp_path: Path):
     file = pebble_built / "pebble-q8_0.gguf"
     with pytest.raises(UsageError, match="quantized already"):
@@ -170,24 +161,6 @@ def test_what_is_no_original_is_refused(pebble: Path, pebble_built: Path, tmp_pa
     cut.write_bytes(file.read_bytes()[:100_000])
     with pytest.raises(ModelError):
         _job(pebble, cut)
-
-
-def test_cards_of_a_changed_or_damaged_file_are_not_shown(
-    pebble_f16: Path, pebble_built: Path, tmp_path: Path
-):
-    path = tmp_path / "mine.gguf"
-    path.write_bytes((pebble_built / "pebble-q8_0.gguf").read_bytes())
-    (card,) = measure(_job(pebble_f16, path), Reporter())
-    assert known_cards([path]) == {path: card}
-    kept = card_path(card.fingerprint)
-    text = kept.read_text()
-    for damaged in ("{", "[]", text.replace('"kl_mean": ', '"kl_mean": "x"+'), text[:-40]):
-        kept.write_text(damaged)
-        assert known_cards([path]) == {}
-    kept.write_text(text)
-    assert known_cards([path]) == {path: card}
-    path.write_bytes(path.read_bytes() + b"\0")
-    assert known_cards([path]) == {}
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
+import struct
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quantize.allocate.caches import choose_cache
 from quantize.allocate.solve import (
     TypeChoice,
     TypeTable,
@@ -21,7 +24,14 @@ from quantize.allocate.solve import (
     solve,
     write_table,
 )
+from quantize.build.preflight import memory_parts
 from quantize.errors import ToolError
+from quantize.options import Options, SourceOptions
+from quantize.quality.fidelity import CacheLosses
+from quantize.recipes import find_recipe
+from quantize.source import open_source
+from runtimes.settings import kv_bits, kv_pair
+from tests.quantize.shapes import SHAPES, make_random_model
 
 
 def table(seed: int, units: int, kinds: int) -> TypeTable:
@@ -73,26 +83,6 @@ def test_what_nothing_can_keep_has_no_solution():
     assert solve(found.units, size, loss, lowest * 0.999) is None
 
 
-def test_eight_groups_with_all_types_are_within_two_percent_of_all_that_there_is():
-    found = table(7, 8, 6)  # 1.7 million files
-    bits = [[(c.bytes, c.kl) for c in unit.choices] for unit in found.units]
-    # Both halves of the units apart, so that a sorted half answers each of the other's.
-    left, right = (
-        sorted(
-            (sum(c[0] for c in picked), sum(c[1] for c in picked))
-            for picked in itertools.product(*half)
-        )
-        for half in (bits[:4], bits[4:])
-    )
-    bound = 0.3 * sum(max(c.kl for c in unit.choices) for unit in found.units)
-    fewest = min(
-        taken + next((other for other, more in right if kl + more <= bound), 10**12)
-        for taken, kl in left
-    )
-    types = solve(found.units, size, loss, bound)
-    assert found.total(types).bytes <= fewest * 1.02
-
-
 UNITS = (
     Unit(
         "blk.0.attn_q.weight",
@@ -127,3 +117,70 @@ def test_a_table_that_was_changed_is_refused(tmp_path: Path, damage):
     path.write_text(damage(path.read_text()))
     with pytest.raises(ToolError, match=r"t\.json was changed or damaged.*delete it"):
         read_table(path)
+
+
+LOSSES = {"q8_0:f16": 1e-4, "f16:q8_0": 2e-5, "q4_0:f16": 3e-2, "f16:q4_0": 1e-2}
+MIXES = [TypeChoice("", 1000 * i, math.exp(-i)) for i in range(1, 11)]
+PAIRS = list(itertools.product(("f16", "q8_0", "q4_0"), repeat=2))
+
+
+def room(total: float):
+    return lambda kind: total - 500 * kv_bits(kind)
+
+
+def loss_of(pair: tuple[str, str], total: float) -> float:
+    """By the best mix alone, without what lies between two."""
+    kind = ":".join(pair)
+    fitting = [mix.kl for mix in MIXES if mix.bytes <= room(total)(kind)]
+    own = sum(LOSSES.get(one, 0.0) for one in (f"{pair[0]}:f16", f"f16:{pair[1]}"))
+    return min(fitting, default=math.inf) + own
+
+
+@given(st.floats(3_000, 25_000))
+def test_the_choice_loses_no_more_than_any_other(total: float) -> None:
+    chosen = choose_cache(MIXES, room(total), CacheLosses(1024, LOSSES))
+    best = min(loss_of(pair, total) for pair in PAIRS)
+    if math.isinf(best):
+        assert chosen == "q4_0"  # the smallest, for the error that follows
+    else:  # weights may lie between two mixes, which are a factor of e apart
+        assert loss_of(kv_pair(chosen), total) <= math.e * best
+
+
+def test_much_memory_takes_no_smaller_type_and_little_the_smallest() -> None:
+    found = CacheLosses(1024, LOSSES)
+    assert choose_cache(MIXES, room(1e6), found) == "f16"
+    assert choose_cache(MIXES, room(3_300), found) == "q4_0"
+    # Keys lose more than values here: these give way first.
+    keys, values = kv_pair(choose_cache(MIXES, room(7_000), found))
+    assert kv_bits(keys) > kv_bits(values)
+
+
+VOCAB, HIDDEN = 128256, 4096
+
+
+def test_a_model_of_8_billion_weights_takes_less_than_20_gib(tmp_path: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = make_random_model(tmp_path / "large", SHAPES["llama"])
+    sizes = {"intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": VOCAB}
+    config = LlamaConfig(hidden_size=HIDDEN, **sizes)
+    with torch.device("meta"):
+        network = LlamaForCausalLM(config)
+    end, header = 0, {}
+    for name, weight in network.named_parameters():
+        begin, end = end, end + weight.numel() * 2
+        header[name] = {"dtype": "BF16", "shape": [*weight.shape], "data_offsets": [begin, end]}
+    head = json.dumps(header).encode()
+    with (model / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head)
+        file.truncate(8 + len(head) + end)  # a hole: nothing is read
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(model)
+    source = open_source(str(model))
+    assert 8.0e9 < source.parameters < 8.1e9
+    recipes = (find_recipe("kl0.02"),)
+    parts = memory_parts(source, recipes, Options(SourceOptions(str(model)), recipes))
+    needed = parts["measuring how much each tensor matters"]
+    # The weights, the output in single precision with its squared gradients, and no third copy.
+    assert source.bytes + 2 * 4 * VOCAB * HIDDEN < needed < 20 * 2**30

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quantize.allocate.solve import TypeChoice, TypeTable, Unit
-from quantize.allocate.speed import step_times
+from quantize.allocate.speed import Timed, step_times
 from quantize.gguf.ggml import products
 from quantize.progress import Reporter
 from runtimes.models.gguf import read_header
+from tests.quantize import quick
 from tests.support import own_home
 
 
@@ -19,8 +21,9 @@ def _never() -> Path:
 
 
 def test_a_step_is_its_products_and_what_the_reference_takes_beside_them(
-    pebble_built: Path, tmp_path: Path
+    pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("quantize.allocate.speed._step", quick.step)
     path = pebble_built / "pebble-q8_0.gguf"
     layer = [tensor for tensor in read_header(path).tensors if tensor.name.startswith("blk.0.")]
     tensors = [tensor for tensor in layer if len(tensor.shape) > 1][:3]
@@ -28,10 +31,12 @@ def test_a_step_is_its_products_and_what_the_reference_takes_beside_them(
     units = tuple(Unit(t.name, 1, t.shape[1], t.shape[0], choices) for t in tensors)
     table, whole = TypeTable(units, 1, ""), {unit.name: "q8_0" for unit in units}
     with own_home(tmp_path / "home"):
-        named = {"products": products, "tool": "llama-cpp-python", "types": whole}
-        where = table, 1, tmp_path, Reporter()
-        times = step_times(*where, **named, reference=lambda: path)
-        assert step_times(*where, **named, reference=_never) == times
+        timed, where = (
+            Timed("llama-cpp-python", products, lambda: path, whole),
+            (tmp_path, Reporter()),
+        )
+        times = step_times(table, 1, timed, *where)
+        assert step_times(table, 1, replace(timed, reference=_never), *where) == times
     assert times.rest >= 0
     for kind in ("q8_0", "q4_0"):
         seconds = [times.of(unit, unit.choice(kind)) for unit in units]

@@ -21,7 +21,7 @@ MODELS: dict[str, tuple[Shape, dict[str, object]]] = {
     "qwen2": (SHAPES["qwen2"], SMALL),
     "half": (replace(SHAPES["llama"], dtype="bfloat16"), {**SMALL, "tie_word_embeddings": True}),
     "gemma3": (SHAPES["gemma3"], {}),
-    "gpt2": (SHAPES["gpt2"], {"n_embd": 64, "n_layer": 2}),
+    "gpt2": (SHAPES["gpt2"], {"n_embd": 64}),
     "mixtral": (SHAPES["mixtral"], {"num_hidden_layers": 2}),
 }
 WINDOWS = [random.Random(n).choices(range(3, 250), k=24) for n in range(3)]

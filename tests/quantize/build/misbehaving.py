@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -62,8 +61,7 @@ def kill_the_server() -> None:
 
 def imported() -> tuple[bool, str, bool]:
     """Whether torch is there already, a variable, and whether the process leads its group."""
-    there = "torch" in sys.modules
-    with contextlib.suppress(ImportError):
+    if there := "torch" in sys.modules:
         import torch
 
         torch.ones(200, 200) @ torch.ones(200, 200)  # threads must work after a fork

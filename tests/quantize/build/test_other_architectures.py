@@ -28,7 +28,7 @@ from runtimes.runner import StepRow
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from tests.quantize.build import builds_child
-from tests.quantize.logits import scored
+from tests.quantize.logits import in_company, scored
 from tests.quantize.shapes import SHAPES
 from tests.runtimes.engine.gates import held
 from tests.runtimes.ties import near_ties
@@ -186,17 +186,7 @@ def test_an_encoder_makes_no_steps(files: Path):
 @pytest.mark.parametrize("name", _MODELS)
 def test_reproducible_rows_are_the_same_in_any_company(files: Path, name: str):
     """A state cannot forget what fills a pass up; of a mixture, each expert has its own rows."""
-    params = replace(GREEDY, logprobs=True)
     prompts = [TOKENS[:40], TOKENS[3:12], TOKENS, TOKENS[:40], [*TOKENS, *TOKENS], TOKENS[5:36]]
-
-    def ask(slots: int) -> list[object]:
-        settings = RunnerSettings(slots=slots, context=320, reproducible=True)
-        with Engine.load(files / f"{name}.gguf", settings) as engine:
-            asked = [Request(list(p), params, priority=Priority.LOW) for p in prompts]
-            streams = [engine.submit(request) for request in asked]
-            next(iter(streams[0]), None)
-            first = engine.submit(Request(TOKENS[:30], params, priority=Priority.CRITICAL))
-            found = [stream.result() for stream in (*streams, first)]
-        return [(one.token_ids, one.logprobs) for one in found]
-
-    assert ask(3) == ask(1)
+    path = files / f"{name}.gguf"
+    many, one = (in_company(path, prompts, TOKENS[:30], slots, 320) for slots in (3, 1))
+    assert many == one

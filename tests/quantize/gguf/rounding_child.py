@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from quantize.arrays import Bytes, Floats
 from quantize.gguf.ggml import packed, rounded
 from quantize.gguf.quantize import _quantize
-from quantize.gguf.weights import WeightComparison, compare_weights, other_tokens
+from quantize.gguf.weights import WeightComparison, compare_weights
 from quantize.recipes import find_recipe
 
 
@@ -41,8 +41,6 @@ def quantized(floats: Path, jobs: Sequence[tuple[Path, str, Path | None]]) -> No
 def compared(
     files: Sequence[Path], floats: Path, matrices: Sequence[Path]
 ) -> list[WeightComparison]:
-    return [compare_weights(*pair) for pair in zip(files, repeat(floats), matrices, strict=False)]
-
-
-def vocabularies(files: Sequence[Path], good: Path) -> list[list[str]]:
-    return [other_tokens(path, good) for path in files]
+    """Each by its matrix, if there are any."""
+    pairs = zip_longest(files, matrices)
+    return [compare_weights(path, floats, matrix) for path, matrix in pairs]

@@ -64,10 +64,6 @@ def test_a_pair_has_the_score_of_transformers(encoders):
         engine.close()
 
 
-def test_what_is_no_reranker(encoders):
-    assert not read_model(encoders / "classes.gguf").scores_pairs
-
-
 def test_no_memory_for_keys_and_values(encoders):
     model = read_model(encoders / "bert.gguf")
     few, many = (estimate(model, RunnerSettings(slots=n, context=64)) for n in (1, 8))

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from quantize.errors import UsageError
-from quantize.gguf.converter import converter_folder
 from quantize.gguf.imatrix import CHUNK, check_fit, chunked, prepare_imatrix
 from quantize.gguf.imatrixfile import ImatrixEntry, ImportanceMatrix, read_matrix, write_matrix
-from quantize.options import SourceOptions
-from quantize.progress import Reporter
-from quantize.source import SourceModel, open_source
+from quantize.source import open_source
 from tests.quantize.hub.hubs import Notes
 
 # Channels of Hugging Face's Llama by the weight tensor that reads them.
@@ -57,29 +51,6 @@ def test_a_file_read_back_equals_what_was_written(tmp_path: Path):
         np.testing.assert_array_equal(again.entries[name].counts, entry.counts)
 
 
-def test_gguf_py_reads_the_same_numbers(tmp_path: Path):
-    """The file is a GGUF file to the reader that llama.cpp comes with."""
-    write_matrix(tmp_path / "m.gguf", a_matrix())
-    script = (
-        "import json, sys; sys.path.insert(0, sys.argv[1]); import gguf;"
-        "r = gguf.GGUFReader(sys.argv[2]);"
-        "print(json.dumps([r.fields['general.type'].contents(),"
-        " r.fields['imatrix.datasets'].contents(),"
-        " {t.name: t.data.tolist() for t in r.tensors}]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, converter_folder() / "gguf-py", tmp_path / "m.gguf"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    kind, texts, tensors = json.loads(done.stdout)
-    assert (kind, texts) == ("imatrix", ["words.txt"])
-    for name, entry in a_matrix().entries.items():
-        np.testing.assert_array_equal(np.float32(tensors[f"{name}.in_sum2"]), entry.sums)
-        np.testing.assert_array_equal(np.float32(tensors[f"{name}.counts"]), entry.counts[:, None])
-
-
 def test_an_expert_that_was_never_used_counts_as_one():
     entry = ImatrixEntry(np.array([[2, 4], [0, 0]], np.float32), np.array([2, 0], np.float32))
     assert entry.means.tolist() == [1, 2, 1, 1]
@@ -115,12 +86,6 @@ def test_damage_is_told(tmp_path: Path, data: bytes, why: str):
     (tmp_path / "m").write_bytes(data)
     with pytest.raises(UsageError, match=why):
         read_matrix(tmp_path / "m")
-
-
-def test_chunks_hold_every_token_once():
-    chunks = chunked(range(10), 4, 99)
-    assert chunks == [[99, 0, 1, 2], [99, 3, 4, 5], [99, 6, 7, 8], [99, 9]]
-    assert chunked(range(4), 4, None) == [[0, 1, 2, 3]]
 
 
 def test_it_equals_what_torch_sees(
@@ -161,10 +126,6 @@ def test_it_equals_what_torch_sees(
         np.testing.assert_allclose(entry.means, sums[name].numpy() / count, rtol=0.01)
 
 
-def source(folder: Path) -> SourceModel:
-    return open_source(SourceOptions(model=str(folder)), Reporter())
-
-
 def test_a_computed_matrix_is_kept_and_used_again(
     pebble: Path,
     pebble_f16: Path,
@@ -175,7 +136,7 @@ def test_a_computed_matrix_is_kept_and_used_again(
     text = tmp_path / "words.txt"
     text.write_text(pebble_texts[0].read_text()[:4000])
     first, second = Notes(), Notes()
-    made = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, first)
+    made = prepare_imatrix(text, open_source(str(pebble)), pebble_f16, tmp_path, first)
     (kept,) = (home / "cache" / "imatrix").iterdir()
     assert kept.read_bytes() == made.read_bytes()
     assert "tokens" in first.notes[0]  # so short a text is remarked upon
@@ -183,11 +144,11 @@ def test_a_computed_matrix_is_kept_and_used_again(
     # Recognisable: if it were computed again, this would be gone.
     marked = read_matrix(kept)
     write_matrix(kept, ImportanceMatrix(marked.entries, "marked", 1, 2))
-    again = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, second)
+    again = prepare_imatrix(text, open_source(str(pebble)), pebble_f16, tmp_path, second)
     assert read_matrix(again).chunk_size == 2
     assert second.notes == ["the importance matrix of words.txt is the one computed before"]
     kept.write_bytes(kept.read_bytes()[:-100])
-    whole = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, Notes())
+    whole = prepare_imatrix(text, open_source(str(pebble)), pebble_f16, tmp_path, Notes())
     assert read_matrix(whole).chunk_size != 2
 
 
@@ -203,7 +164,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_next_run(
     notes = Notes()
     text = tmp_path / "words.txt"
     text.write_text(pebble_texts[0].read_text()[:4000])
-    made = prepare_imatrix(text, source(pebble), pebble_f16, tmp_path, notes)
+    made = prepare_imatrix(text, open_source(str(pebble)), pebble_f16, tmp_path, notes)
     assert read_matrix(made).chunks > 0
     assert notes.notes[-1].startswith("the importance matrix is not kept")
 
@@ -211,7 +172,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_next_run(
 def test_a_ready_file_is_checked_against_the_model(
     pebble_matrix: Path, pebble: Path, pebble_f16: Path, tmp_path: Path
 ):
-    ready = prepare_imatrix(pebble_matrix, source(pebble), pebble_f16, tmp_path, Notes())
+    ready = prepare_imatrix(pebble_matrix, open_source(str(pebble)), pebble_f16, tmp_path, Notes())
     found, made = read_matrix(pebble_matrix), read_matrix(ready)
     for name, entry in found.entries.items():
         np.testing.assert_array_equal(made.entries[name].means, entry.means)
@@ -226,10 +187,12 @@ def test_a_ready_file_is_checked_against_the_model(
 
 
 def test_texts_that_will_not_do(pebble: Path, pebble_f16: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match=r"missing\.txt cannot be read"):
-        prepare_imatrix(tmp_path / "missing.txt", source(pebble), pebble_f16, tmp_path, Notes())
-    (tmp_path / "short.txt").write_text("too short")
-    with pytest.raises(UsageError, match=r"short\.txt has \d+ tokens, too few"):
-        prepare_imatrix(tmp_path / "short.txt", source(pebble), pebble_f16, tmp_path, Notes())
-    with pytest.raises(UsageError, match="a GGUF file of another kind"):
-        prepare_imatrix(pebble_f16, source(pebble), pebble_f16, tmp_path, Notes())
+    short = tmp_path / "short.txt"
+    short.write_text("too short")
+    for given, why in (
+        (tmp_path / "missing.txt", r"missing\.txt cannot be read"),
+        (short, r"short\.txt has \d+ tokens, too few"),
+        (pebble_f16, "a GGUF file of another kind"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            prepare_imatrix(given, open_source(str(pebble)), pebble_f16, tmp_path, Notes())

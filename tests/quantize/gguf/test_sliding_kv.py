@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from quantize.resolve import resolve
-from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.errors import ModelError
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.planner.measure import Workload, measure_depths
-from runtimes.request import Priority, Request, SamplingParams
 from runtimes.runner import Logits, Runner, StepRow
 from runtimes.settings import RunnerSettings
+from tests.quantize.logits import in_company
 
 BATCH = 32
 LENGTH = 440  # beyond what llama.cpp keeps for a window of 16 and a batch of 32: 256 cells
@@ -135,19 +134,9 @@ def test_a_part_is_given_where_it_is_still_there_and_refused_otherwise(runner):
 def test_reproducible_rows_are_the_same_in_any_company(builds, recipe):
     """In a window's cells, which are used again and again, too."""
     path = resolve(builds("gemma3").out, recipe=recipe)
-    params = SamplingParams(max_tokens=8, ignore_eos=True, logprobs=True)
     prompts = [TOKENS[:300], TOKENS[:40], TOKENS[5:440], TOKENS[:300], TOKENS[:129]]
-
-    def ask(slots: int) -> list[object]:
-        settings = RunnerSettings(slots=slots, context=512, reproducible=True)
-        with Engine.load(path, settings) as engine:
-            asked = [Request(list(p), params, priority=Priority.LOW) for p in prompts]
-            streams = [engine.submit(request) for request in asked]
-            next(iter(streams[0]), None)
-            first = engine.submit(Request(TOKENS[:200], params, priority=Priority.CRITICAL))
-            return [(one.result().token_ids, one.result().logprobs) for one in (*streams, first)]
-
-    assert ask(3) == ask(1)
+    many, one = (in_company(path, prompts, TOKENS[:200], slots, 512) for slots in (3, 1))
+    assert many == one
 
 
 def test_speeds_behind_more_than_a_window(builds):

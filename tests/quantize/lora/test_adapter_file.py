@@ -29,7 +29,7 @@ from tests.quantize.conftest import run_quantize
 from tests.quantize.shapes import SHAPES, make_random_model
 
 TOKENS = [1, 40, 70, 90, 33, 200, 51, 8]
-SIZE = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 256}
+SIZE = {"hidden_size": 128, "intermediate_size": 256}
 # Of products with biases, with norms behind them, of one product for three, of other layers.
 SIZES = {"pebble": {}, "qwen2": SIZE, "qwen3": {**SIZE, "head_dim": 32}, "phi3": SIZE, "gemma3": {}}
 
@@ -87,7 +87,7 @@ def test_with_the_adapter_llama_cpp_has_the_merged_model(
     made: Path, pebble_f16: Path, tmp_path: Path
 ):
     merged = tmp_path / "merged.gguf"
-    export_f16(made / "m" / "pebble", merged, Reference([], [], [], [], [], None), tmp_path)
+    export_f16(made / "m" / "pebble", merged, Reference([], [], []), tmp_path)
     expected = logits(merged)
     assert np.abs(logits(pebble_f16) - expected).max() > 1
     assert np.abs(logits(pebble_f16, made / "pebble.gguf") - expected).max() < 0.05

@@ -8,17 +8,16 @@ import pytest
 
 from quantize.errors import SourceError, ToolError, UsageError
 from quantize.lora import merge_lora, open_adapter, require_match
-from quantize.options import SourceOptions
 from quantize.source import SourceModel, open_source
 from tests.quantize.hub.fakehub import FakeHub
-from tests.quantize.hub.hubs import PATIENT, Notes, files_of
+from tests.quantize.hub.hubs import Notes, files_of
 
 TOKENS = [[1, 5, 9, 33, 70, 2]]
 
 
 @pytest.fixture(scope="module")
 def base(sources: dict[str, Path]) -> SourceModel:
-    return open_source(SourceOptions(str(sources["qwen2"])))
+    return open_source(str(sources["qwen2"]))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +89,7 @@ def test_an_adapter_of_another_model(
     config = json.loads((other / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = "org/quite-another-7b"
     (other / "adapter_config.json").write_text(json.dumps(config))
-    gemma = open_source(SourceOptions(str(sources["gemma3"])))
+    gemma = open_source(str(sources["gemma3"]))
     tensors = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (4, 512)}
     write_tensors(other, tensors)
     for model in (base, gemma):
@@ -151,7 +150,7 @@ def test_an_adapter_with_a_larger_vocabulary(base: SourceModel, tmp_path: Path):
 
 def test_an_adapter_from_the_hub(hub: FakeHub, base: SourceModel, adapter: Path):
     hub.add("org/style", {**files_of(adapter), "optimizer.pt": b"never fetched" * 20})
-    opened = open_adapter("org/style", Notes(), PATIENT)
+    opened = open_adapter("org/style", Notes())
     require_match(opened, base)
     assert not (opened.folder / "optimizer.pt").exists()
 

@@ -105,16 +105,6 @@ def test_the_beat_comes_from_a_thread_of_its_own(clock: Clock):
     assert "converting: 4 s so far" in stream.getvalue()
 
 
-def test_bytes_are_shown_as_megabytes(clock: Clock):
-    pace = Pace()
-    pace.update(0, None, "bytes")
-    clock.now += 2
-    pace.update(5_000_000, None, "bytes")
-    assert figures(pace) == "5 MB, 2.5 MB/s"
-    pace.update(5_000_000, 20_000_000_000, "bytes")
-    assert figures(pace) == "0%, 2.5 MB/s, 2:13:18 left"
-
-
 def test_plain_lines_come_every_ten_seconds(clock: Clock):
     stream = io.StringIO()
     reporter = ConsoleReporter(Console(file=stream))

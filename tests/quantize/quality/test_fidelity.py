@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from quantize.children import run_child
@@ -17,17 +22,14 @@ from quantize.errors import QualityError
 from quantize.fromjson import from_json
 from quantize.manifest import Fidelity, FileSpeeds
 from quantize.options import SourceOptions
-from quantize.progress import Reporter
-from quantize.quality import built_child, float_child
+from quantize.quality import built_child, float_child, peak
 from quantize.quality.fidelity import FloatReference, load_reference, require_quality
+from quantize.quality.peak import peak_resident
 from quantize.quality.text import WINDOW, read_text
 from quantize.recipes import find_recipe
 from quantize.resolve import resolve
 from quantize.source import open_source
-from runtimes.engine.engine import Engine
 from runtimes.models.gguf import read_header
-from runtimes.planner.measure import prefill_tps
-from runtimes.settings import RunnerSettings
 from tests.quantize.hub.hubs import Notes
 from tests.quantize.shapes import SHAPES, make_random_model
 
@@ -36,10 +38,10 @@ LIMIT = 600
 
 @pytest.fixture(scope="module")
 def reference(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> FloatReference:
-    source = open_source(SourceOptions(str(pebble)), Reporter())
+    source = open_source(str(pebble))
     heard = Notes()
     work = tmp_path_factory.mktemp("reference")
-    call = partial(float_child.from_checkpoint, source, work / "out", None, LIMIT)
+    call = partial(float_child.refer, source, work / "out", None, LIMIT)
     run_child(call, what="the float model", work=work, progress=heard, torch=True)
     assert heard.moved[-1] == (3, 3, "windows")
     assert "loading the float model" in heard.steps
@@ -104,7 +106,8 @@ def test_a_file_with_damaged_scales_is_caught(
 
 def test_a_gguf_source_is_its_own_float_model(pebble_built: Path, tmp_path: Path):
     path = resolve(pebble_built, recipe="q8_0")
-    call = partial(built_child.from_gguf, path, tmp_path / "out", None, 300)
+    source = open_source(SourceOptions(str(path), allow_requantize=True))
+    call = partial(float_child.refer, source, tmp_path / "out", None, 300)
     run_child(call, what="running it", work=tmp_path)
     itself = load_reference(tmp_path / "out")
     found = fidelity(path, itself, tmp_path)
@@ -144,7 +147,8 @@ def test_weights_kept_in_16_bits_give_the_logits_of_single_precision(
 def test_speed_has_every_figure(pebble_built: Path, tmp_path: Path):
     path = resolve(pebble_built, recipe="q8_0")
     speed = run_child(partial(built_child.speed, path), what="measuring", work=tmp_path)
-    assert speed.decode_tps_16 > speed.decode_tps_1 > 0
+    many, one = (speed.ranges[f"decode_tps_{rows}"][1] for rows in (16, 1))
+    assert many > one > 0  # the best laps: others may take the processor in some
     assert speed.prefill_tps_16 > 0
     assert 0 < speed.load_s < 60
     assert path.stat().st_size < speed.peak_bytes < 2e9
@@ -155,11 +159,22 @@ def test_speed_has_every_figure(pebble_built: Path, tmp_path: Path):
     assert from_json(FileSpeeds, json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
 
 
-def test_repeats_of_prefill_are_not_answered_from_the_prefix_cache(pebble_built: Path):
-    path = resolve(pebble_built, recipe="q8_0")
-    with Engine.load(path, RunnerSettings(slots=2, context=65)) as engine:
-        for rows in (1, 1, 2, 2):
-            prefill_tps(engine, 64, rows)
-        stats = engine.stats()
-    assert stats.cached_tokens < 12  # a first token or two may be alike by chance
-    assert stats.prompt_tokens > 6 * 64 - 12
+_CHILD = "x = bytearray(120_000_000); del x; print('freed', flush=True); input()"
+
+
+def test_memory_that_was_given_back_counts():
+    with subprocess.Popen(
+        [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        found = peak_resident(child.pid)
+        now = psutil.Process(child.pid).memory_info().rss
+        child.communicate(b"\n")
+    assert now < 100_000_000 < 120_000_000 <= found < 200_000_000
+    assert peak_resident(child.pid) == 0  # it is gone
+
+
+def test_without_the_kernels_peak_the_largest_size_seen_counts(monkeypatch):
+    monkeypatch.setattr(peak, "_PEAK", re.compile("no such line"))
+    first = peak_resident(os.getpid())
+    assert abs(first / psutil.Process().memory_info().rss - 1) < 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantize.errors import QualityError, ToolError, UsageError
+from quantize.errors import QualityError, SourceError, ToolError, UsageError
 from quantize.manifest import Fidelity, Perplexity
 from quantize.quality.fidelity import (
     compare,
@@ -22,16 +22,11 @@ from quantize.quality.fidelity import (
     require_quality,
     shifted,
 )
-from quantize.quality.text import Text, cut, read_text
+from quantize.quality.text import GradedQuestion, Text, cut, grade, read_questions, read_text
 from quantize.recipes import Limits, find_recipe
+from tests.quantize.logits import log_softmax
 
 _TEXT = Text("a text", "", "0" * 64)
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=1, keepdims=True)
-    return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
 
 
 def some_logits(rows: int, vocab: int, seed: int, spread: float = 4.0) -> np.ndarray:
@@ -77,15 +72,6 @@ def test_the_text_is_refused_with_a_reason(tmp_path: Path):
     bad.write_bytes("Größe".encode("latin-1"))
     with pytest.raises(UsageError, match=r"not UTF-8 text \(byte 2\)"):
         read_text(bad)
-
-
-def test_the_bundled_text_is_varied_and_long_enough():
-    text = read_text(None)
-    words = text.content.split()
-    assert len(words) > 2500
-    assert len(set(words)) > 0.35 * len(words)
-    paragraphs = [p for p in text.content.split("\n\n") if p]
-    assert len(paragraphs) == len(set(paragraphs)) > 30
 
 
 def test_divergence_is_that_of_the_definition():
@@ -168,12 +154,62 @@ _GOOD = Fidelity(Perplexity(12.0, 0.3, 2000, "bundled text", "0" * 64), 0.03, 0.
 def test_limits_are_the_recipes():
     recipe = replace(find_recipe("q4_k_m"), limits=Limits(kl_mean=0.03, same_top=0.93))
     require_quality(recipe, _GOOD)
-    with pytest.raises(QualityError, match=r"q4_k_m .*KL divergence 0\.0301.*limit is 0\.03"):
-        require_quality(recipe, replace(_GOOD, kl_mean=0.0301))
-    with pytest.raises(QualityError, match=r"92\.0%.*limit is 93\.0%"):
-        require_quality(recipe, replace(_GOOD, same_top=0.92))
-    with pytest.raises(QualityError, match="finite"):
-        require_quality(recipe, replace(_GOOD, kl_mean=math.nan))
-    with pytest.raises(QualityError, match="finite"):
-        require_quality(replace(recipe, limits=None), replace(_GOOD, kl_mean=math.inf))
-    require_quality(replace(recipe, limits=None), replace(_GOOD, kl_mean=5.0, same_top=0.0))
+    free = replace(recipe, limits=None)
+    for of, figures, words in (
+        (recipe, {"kl_mean": 0.0301}, r"q4_k_m .*KL divergence 0\.0301.*limit is 0\.03"),
+        (recipe, {"same_top": 0.92}, r"92\.0%.*limit is 93\.0%"),
+        (recipe, {"kl_mean": math.nan}, "finite"),
+        (free, {"kl_mean": math.inf}, "finite"),
+    ):
+        with pytest.raises(QualityError, match=words):
+            require_quality(of, replace(_GOOD, **figures))
+    require_quality(free, replace(_GOOD, kl_mean=5.0, same_top=0.0))
+
+
+_LINE = (
+    '{"task": "t", "messages": [{"role": "user", "content": "q"}], "answer": "a", "max_tokens": 4}'
+)
+
+
+def test_questions_are_read(tmp_path: Path):
+    path = tmp_path / "graded.jsonl"
+    path.write_text(f"{_LINE}\n\n{_LINE}\n")
+    assert (
+        read_questions(path)
+        == [GradedQuestion("t", [{"role": "user", "content": "q"}], "a", 4)] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "{",
+        "[]",
+        '{"task": "t"}',
+        _LINE.replace("4", '"x"'),
+        _LINE.replace("4", "1e999"),
+        "[" * 9000,
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, bad: str):
+    path = tmp_path / "graded.jsonl"
+    path.write_text(f"{_LINE}\n{bad}\n")
+    with pytest.raises(SourceError, match="line 2"):
+        read_questions(path)
+
+
+def test_questions_that_are_no_text(tmp_path: Path):
+    (tmp_path / "graded.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(SourceError, match="cannot be read as text"):
+        read_questions(tmp_path / "graded.jsonl")
+    with (tmp_path / "graded.jsonl").open("wb") as file:
+        file.truncate(2**40)  # a hole
+    with pytest.raises(SourceError, match="more than 64 MiB"):
+        read_questions(tmp_path / "graded.jsonl")
+
+
+def test_answers_match_exactly_but_for_white_space():
+    questions = [GradedQuestion(task, [], "Paris", 4) for task in ("b", "a", "a", "a")]
+    quality = grade(questions, ["Paris", " Paris\n", "paris", "Paris."])
+    assert quality.tasks == {"a": 1 / 3, "b": 1.0}
+    assert (quality.task_accuracy, quality.questions) == (0.5, 4)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,6 @@ from quantize.recipes import (
     require_matrix,
     target_of,
 )
-
-
-def test_presets_are_the_four_files():
-    assert [r.name for r in choose_recipes()] == ["q4_k_m", "q8_0", "onnx-int4", "onnx-int8"]
-
-
-def test_formats_and_bits_select():
-    assert [r.name for r in choose_recipes(formats=["onnx"], bits=[8])] == ["onnx-int8"]
-    assert [r.name for r in choose_recipes(formats=["gguf"])] == ["q4_k_m", "q8_0"]
 
 
 @pytest.mark.parametrize(
@@ -51,11 +41,6 @@ def test_names_are_forgiving(name: str, found: str):
 def test_unknown_names_suggest_near_ones(wrong: str, near: str):
     with pytest.raises(UsageError, match=near):
         find_recipe(wrong)
-
-
-def test_a_name_like_no_other_points_to_the_list():
-    with pytest.raises(UsageError, match="see `quantize recipes`"):
-        find_recipe("zzzzzz")
 
 
 @pytest.mark.parametrize("choice", [{"bits": [5]}, {"formats": ["mlx"]}, {"bits": []}])
@@ -108,18 +93,6 @@ def test_the_list_in_a_pipe_is_plain_text(capsys: pytest.CaptureFixture[str]):
     assert rows.keys() == RECIPES.keys()
     assert all(len(row) == 4 and row[3] for row in rows.values())
     assert rows["iq2_xs"][3].endswith("needs --imatrix")
-
-
-def test_the_list_on_a_terminal_is_a_table(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "140")
-    print_listing()
-    shown = capsys.readouterr().out
-    assert "┃" in shown
-    assert "q4_k_m" in shown
-    assert "\t" not in shown
 
 
 KEPT = target_of("memory", "8GB", 8192).losing(target_of("kl", "0.02"))
