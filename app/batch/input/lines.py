@@ -7,14 +7,14 @@ import gzip
 import itertools
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 from app.openai.validation import InputError, Problem
 from runtimes.errors import RequestError
+from runtimes.untrusted import Fields
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -39,7 +39,7 @@ class Raw:
     """A row as a reader found it."""
 
     line: int  # from 1: lines of a text file, rows of a Parquet file, files of a folder
-    fields: Mapping[str, Any] = field(default_factory=dict)  # what was read, as JSON has it
+    fields: Fields = field(default_factory=dict)  # what was read, as JSON has it
     problem: Problem | None = None
     offset: int = 0  # bytes before ``line``, unpacked; 0 where a row is no line
 
@@ -55,9 +55,6 @@ class Reader:
     read: Callable[[Path, str, Iterable[Place] | None], Iterator[Raw]]
     hint: str  # what to do about an input without rows
     suffixes: tuple[str, ...] = ()  # of names of such files
-    magic: bytes | None = None  # how each such file begins, whatever its name is
-    first: bytes | None = None  # the first character, where nothing else says what a file is
-    packed: bool = True  # whether it may be packed with gzip or zstd
     place: str = "line {line}"  # what messages call a row's place; {id} is the row's id as JSON
     # Of a folder: path, size and time of each file, which tell whether it changed.
     listing: Callable[[Path, str], Iterator[tuple[str, int, int]]] | None = None
@@ -132,7 +129,7 @@ def rows_by_line(
     name: str,
     places: Iterable[Place] | None,
     *,
-    parse: Callable[[str], Mapping[str, Any]],
+    parse: Callable[[str], Fields],
 ) -> Iterator[Raw]:
     """A row for each line that is not blank, or that is at one of ``places``; its fields by
     ``parse``."""

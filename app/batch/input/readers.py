@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import datetime
-import decimal
 import itertools
 import json
 import math
@@ -32,6 +31,7 @@ from app.batch.input.lines import (
 from app.documents import DocumentError, Documents, document_kind
 from app.openai.validation import InputError, Problem, kind
 from runtimes.errors import RequestError
+from runtimes.untrusted import JsonObject
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -108,12 +108,10 @@ def plain(value: Any) -> Any:
             return [plain(item) for item in value]
         case dict():
             return {str(key): plain(item) for key, item in value.items()}
-        case datetime.datetime() | datetime.date() | datetime.time():
+        case datetime.date() | datetime.time():
             return value.isoformat()
         case datetime.timedelta():
             return value.total_seconds()
-        case decimal.Decimal():
-            return str(value)
         case bytes():
             return value.decode("utf-8", errors="replace")
         case _:
@@ -150,8 +148,6 @@ PARQUET = Reader(
     _read_parquet,
     "write one row for each prompt",
     suffixes=(".parquet",),
-    magic=b"PAR1",
-    packed=False,
     place="row {line}",
 )
 
@@ -363,7 +359,7 @@ FOLDER = Reader(
 )
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> JsonObject:
     """The object in a line. Raises InputError for anything else."""
     try:
         value = _DECODER.decode(text)
@@ -401,7 +397,6 @@ JSONL = Reader(
     partial(rows_by_line, parse=_object),
     'write one object a line, such as {"prompt": "What is 2 + 2?"}',
     suffixes=(".jsonl", ".ndjson", ".json"),
-    first=b"{",
 )
 
 
@@ -419,6 +414,8 @@ TEXT = Reader(
 READERS = {reader.name: reader for reader in (JSONL, TEXT, CSV, PARQUET, FOLDER)}
 
 _PACKED = frozenset({".gz", ".zst", ".zstd"})
+_PARQUET = b"PAR1"  # how each such file begins, whatever its name is
+_ONE_A_LINE = "JSONL has one object per line (jq -c '.[]' converts it)"
 _UTF16 = "UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
 # What is not read, so that its bytes are not taken for text.
 _FOREIGN = (
@@ -436,18 +433,17 @@ _FOREIGN = (
 )
 
 
-def detect(path: Path, name: str, asked: str | None) -> Reader:
+def detect(path: Path, name: str, asked: str) -> Reader:
     """The format of ``path``, as the user ``asked`` or as it looks.
 
     Raises RequestError when there is nothing there that could be read.
     """
     if not name:
         raise RequestError("the input's name is empty")
-    asked = None if asked == "auto" else asked
     if not path.exists():
         raise RequestError(f"{name}: no such file")
     if path.is_dir():
-        if asked not in (None, "folder", "text"):
+        if asked not in ("auto", "folder", "text"):
             raise RequestError(f"{name} is a folder, whose files are a prompt each; name a file")
         return FOLDER
     if asked == "folder":
@@ -462,20 +458,17 @@ def detect(path: Path, name: str, asked: str | None) -> Reader:
             raise RequestError(f"{name} cannot be unpacked: {error}") from error
     called = Path(name)
     suffix = (called.with_suffix("") if called.suffix.lower() in _PACKED else called).suffix.lower()
-    by_magic = [one for one in READERS.values() if one.magic and head.startswith(one.magic)]
-    by_name = [one for one in READERS.values() if suffix in one.suffixes]
-    known = [READERS[asked]] if asked else by_magic or by_name
-    if known and not known[0].packed and stream.packing:
-        raise RequestError(
-            f"{name} is {known[0].name.capitalize()} inside {stream.packing}; unpack it first"
-        )
-    foreign = [what for magic, what in _FOREIGN if head.startswith(magic)]
-    if foreign and not asked and not (known and known[0].magic):
-        raise RequestError(f"{name} is {foreign[0]}")
     start = head.removeprefix(UTF8_BOM).lstrip()[:1]
-    if not asked and suffix == ".json" and start == b"[":
-        raise RequestError(
-            f"{name} holds one JSON list; JSONL has one object per line (jq -c '.[]' converts it)"
-        )
-    by_start = [one for one in READERS.values() if one.first and one.first == start]
-    return (known or by_start or [TEXT])[0]
+    named = next((one for one in READERS.values() if suffix in one.suffixes), None)
+    by_look = PARQUET if head.startswith(_PARQUET) else named
+    found = READERS.get(asked, by_look)  # auto is none of them
+    if found is PARQUET:
+        if stream.packing:
+            raise RequestError(f"{name} is Parquet inside {stream.packing}; unpack it first")
+    elif asked == "auto":
+        for magic, what in _FOREIGN:
+            if head.startswith(magic):
+                raise RequestError(f"{name} is {what}")
+        if suffix == ".json" and start == b"[":
+            raise RequestError(f"{name} holds one JSON list; {_ONE_A_LINE}")
+    return found or (JSONL if start == b"{" else TEXT)

@@ -8,16 +8,16 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any
 
 from app.batch.input.source import Row
 from app.figures import duration
 from app.openai.validation import Problem
 from runtimes.engine.metrics import EngineStats
 from runtimes.request import Completion, FinishReason, SamplingParams
+from runtimes.untrusted import Fields
 
 _PER_OCTAVE = 16  # bins: lengths within 4% of each other count as equal
 _TAIL = 0.5  # beyond what has ended, half of the answers stay below 2**_TAIL times that
@@ -37,7 +37,7 @@ class LengthCounts:
         """Count an answer."""
         (self.cut if cut else self.ended)[_bin(tokens)] += 1
 
-    def add_record(self, answer: Mapping[str, Any]) -> None:
+    def add_record(self, answer: Fields) -> None:
         """Count the answers of a row of the journal; of several only their mean is known."""
         tokens = answer.get("usage", {}).get("completion_tokens", 0)
         several = answer.get("choices") or answer.get("responses") or (None,)
@@ -80,32 +80,11 @@ class RowCounts:
                 self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
 
 
-@dataclass(frozen=True, slots=True)
-class LengthModel:
-    """Up to the longest answer that ended as they were, above it a Pareto distribution."""
+def fit(counts: LengthCounts, running: Iterable[int], most: int) -> tuple[list[float], float]:
+    """Lengths that answers have equally often, in order: up to the longest that ended as they were,
+    above it a Pareto distribution. And how far their mean may be off, as a part of it.
 
-    lengths: Sequence[float]
-    parts: Sequence[float]  # of the answers that are at most as long as each of ``lengths``
-    longest: float
-    scatter: float = 0.0  # the standard deviation of an answer's tokens, as a part of the mean
-    error: float = 0.0  # how far the mean may be off, likewise
-
-    def quantile(self, part: float, above: int = 0) -> float:
-        """The length that ``part`` of the answers stay below, of those longer than ``above``."""
-        start = bisect_right(self.lengths, above)
-        if start < len(self.lengths):
-            before = self.parts[start - 1] if start else 0.0
-            place = before + (1 - before) * part
-            at = bisect_left(self.parts, place)
-            if at < len(self.lengths):
-                return self.lengths[max(at, start)]
-            known = self.parts[-1]
-            part = (place - known) / (1 - known)
-        return max(self.longest, above) * math.pow(1 - part, -_TAIL)
-
-
-def fit(counts: LengthCounts, running: Iterable[int], most: int) -> LengthModel:
-    """From at least one answer that is there, and the tokens that each running one has so far; no
+    From at least one answer that is there, and the tokens that each running one has so far; no
     answer may have more than ``most``, as a rule."""
     least = counts.cut + Counter(_bin(tokens) for tokens in running if tokens > 0)
     lengths, parts, left = [], [], 1.0
@@ -118,14 +97,22 @@ def fit(counts: LengthCounts, running: Iterable[int], most: int) -> LengthModel:
             parts.append(1 - left)
         at_least -= ended + least[place]
     reached = max(map(_tokens, least), default=0.0)
-    model = LengthModel(lengths, parts, lengths[-1] if lengths else reached)
+    longest, drawn = lengths[-1] if lengths else reached, list[float]()
+    for number in range(_DRAWN):
+        place_in = (number + 0.5) / _DRAWN
+        at = bisect_left(parts, place_in)
+        known = at < len(parts)
+        drawn.append(lengths[at] if known else longest * ((1 - place_in) / left) ** -_TAIL)
     # Of those that are longer than any that ended, nobody knows how long they become; but for those
     # that the limit cuts off.
     unseen = left if reached < _NEAR * most else 0.0
-    drawn = [min(most, model.quantile((i + 0.5) / _DRAWN)) for i in range(_DRAWN)]
-    scatter = stdev(drawn) / fmean(drawn)
-    error = math.hypot(scatter / math.sqrt(max(1, counts.total)), unseen)
-    return replace(model, scatter=scatter, error=error)
+    return drawn, math.hypot(_scatter(drawn, most) / math.sqrt(counts.total), unseen)
+
+
+def _scatter(drawn: Sequence[float], most: int) -> float:
+    """The standard deviation of an answer's tokens, as a part of the mean."""
+    cut = [min(most, length) for length in drawn]
+    return stdev(cut) / fmean(cut)
 
 
 def _bin(tokens: int) -> int:
@@ -206,14 +193,11 @@ class Left:
 def left_json(left: Left | None) -> dict[str, float | None]:
     """As events, the journal and the status have it."""
     values = (None,) * 3 if left is None else (left.likely_s, left.low_s, left.high_s)
-    names = ("left_s", "left_least_s", "left_most_s")
-    return {
-        name: None if value is None else round(value, 1)
-        for name, value in zip(names, values, strict=True)
-    }
+    names = "left_s left_least_s left_most_s".split()
+    return {n: None if v is None else round(v, 1) for n, v in zip(names, values, strict=True)}
 
 
-def left_of(values: Mapping[str, Any]) -> Left | None:
+def left_of(values: Fields) -> Left | None:
     """Read back the values of ``left_json``."""
     low, high = values.get("left_least_s"), values.get("left_most_s")
     return None if low is None or high is None else Left(low, values.get("left_s"), high)
@@ -221,28 +205,27 @@ def left_of(values: Mapping[str, Any]) -> Left | None:
 
 def time_left(rest: Rest, counts: LengthCounts, pace: RowPace) -> Left:
     """Before any answer is there, only the limits of answers tell something: the most it takes."""
-    longest = _played(rest, None, pace)
+    longest = _played(rest, [math.inf], pace)
     if not counts.total:
         return Left(0.0, None, longest)
-    model = fit(counts, [tokens for tokens, _ in rest.running], rest.most)
-    likely = min(longest, _played(rest, model, pace))
+    drawn, error = fit(counts, [tokens for tokens, _ in rest.running], rest.most)
+    likely = min(longest, _played(rest, drawn, pace))
     # Sums of many answers scatter less than one, but all share the error of the model.
-    alone = model.scatter / math.sqrt(max(1, rest.waiting + len(rest.running)))
-    off = math.exp(min(_SPREAD * math.hypot(model.error, alone), 3.0))
+    alone = _scatter(drawn, rest.most) / math.sqrt(max(1, rest.waiting + len(rest.running)))
+    off = math.exp(min(_SPREAD * math.hypot(error, alone), 3.0))
     return Left(likely / off, likely, min(longest, likely * off))
 
 
-def _played(rest: Rest, model: LengthModel | None, pace: RowPace) -> float:
-    """Seconds; with no model each answer takes all that it may."""
+def _played(rest: Rest, lengths: Sequence[float], pace: RowPace) -> float:
+    """Seconds, if answers have these ``lengths`` equally often."""
     place = 0.5
 
     def drawn(most: int, above: int = 0) -> float:
         # Draws fill the distribution evenly, the same in each estimate.
         nonlocal place
-        if model is None:
-            return float(most)
         place = (place + _GOLDEN) % 1.0
-        return min(float(most), model.quantile(place, above))
+        longer = lengths[bisect_right(lengths, above) :] or [above * (1 - place) ** -_TAIL]
+        return min(float(most), longer[int(place * len(longer))])
 
     ends = [max(0.0, drawn(most, tokens) - tokens) for tokens, most in rest.running]
     waiting = rest.waiting

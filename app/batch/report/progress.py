@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Group
 from rich.live import Live
@@ -19,6 +19,7 @@ from app.batch.journal.journal import Journal
 from app.batch.journal.lines import LEFT
 from app.batch.report.eta import Left, left_json
 from app.batch.report.figures import JobFigures
+from runtimes.untrusted import JsonObject
 
 _LINE_S, _SILENT_S, _EVENT_S = 10.0, 3.0, 1.0
 _LEFT_S, _MOVED = 5.0, 0.1  # notes on the time left: how often at most, and after which change
@@ -65,8 +66,8 @@ class Progress:
 
     def begin(self, found: InputScan) -> None:
         """Tell what is known of the input before the model is loaded."""
-        values = {name: getattr(found, name) for name in ("rows", "input_rows", "cached", "failed")}
-        self.event("begin", {**values, "invalid_rows": found.invalid_rows})
+        names = "rows input_rows cached failed invalid_rows".split()
+        self.event("begin", {name: getattr(found, name) for name in names})
 
     def update(self, figures: JobFigures) -> None:
         """Show the present figures, by each listener when it is time."""
@@ -77,7 +78,7 @@ class Progress:
             self._told = now
             self.event("progress", figures.progress_json())
 
-    def event(self, name: str, values: dict[str, Any]) -> None:
+    def event(self, name: str, values: JsonObject) -> None:
         """Write one event, in ASCII: a row's message may quote half a surrogate pair, and stdout
         may take less than UTF-8."""
         if self._emit is not None:
@@ -160,4 +161,4 @@ class LeftNotes:
             if now - at < _LEFT_S or moved <= _MOVED * max(left.high_s, 1.0):
                 return
         self._noted = now, left
-        self._journal.note(LEFT, {"at": round(now, 3), **left_json(left)}, sync=False)
+        self._journal.note(LEFT, left_json(left), sync=False)

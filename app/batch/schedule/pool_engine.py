@@ -204,8 +204,9 @@ class PoolEngine:
             problem = ModelError(f"{self.name} cannot even answer one token any more: {said}")
         return problem
 
-    def cancel(self) -> None:
-        """Give up all of its rows."""
+    def cancel(self) -> list[InFlightRow]:
+        """Give up all of its rows; which these were."""
         for request_id in self.rows:
             self.engine.cancel(request_id)
-        self.rows.clear()
+        given_up, self.rows = list(self.rows.values()), {}
+        return given_up

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from statistics import fmean
 
 from app.batch.input.scan import InputScan
 from app.batch.input.source import Row
@@ -18,9 +18,10 @@ from app.batch.schedule.job import Deliver, Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
 from app.models.advice import job_advice
 from app.prompts import PromptStyle
-from runtimes.engine.metrics import EngineStats, Percentiles
+from runtimes.engine.metrics import EngineStats, Percentiles, ratio
 from runtimes.errors import ModelError
 from runtimes.machine.gpus import GpuWatch, tokens_per_joule
+from runtimes.untrusted import JsonObject
 
 # Figures are asked of the worker process, and the sizes of processes of the system.
 _FIGURES_S, _MEMORY_S, _FORECAST_S = 0.2, 2.0, 1.0
@@ -218,40 +219,36 @@ def together(stats: Sequence[EngineStats]) -> EngineStats:
     ``prefill_s`` and ``decode_s`` are what makes the rates since the start the sum of the engines'
     own. Percentiles cannot be known from the engines'; they are left out.
     """
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for field in fields(EngineStats):
         each = [getattr(one, field.name) for one in stats]
         values[field.name] = (
             Percentiles() if isinstance(each[0], Percentiles) else sum(filter(None, each))
         )
+    steps = [one.steps for one in stats]
     begun = [one.prompt_tokens + one.cached_tokens for one in stats]
     values |= {
         "context": min(one.context for one in stats),
-        "prefill_s": _ratio(values["prompt_tokens"], sum(one.prefill_tps for one in stats)),
-        "decode_s": _ratio(values["decode_tokens"], sum(one.decode_tps for one in stats)),
-        "host_us_per_step": _ratio(
-            sum(one.host_us_per_step * one.steps for one in stats), values["steps"]
-        ),
-        "prefix_hit_rate": _ratio(
-            sum(one.prefix_hit_rate * rows for one, rows in zip(stats, begun, strict=True)),
-            sum(begun),
-        ),
+        "prefill_s": ratio(values["prompt_tokens"], sum(one.prefill_tps for one in stats)),
+        "decode_s": ratio(values["decode_tokens"], sum(one.decode_tps for one in stats)),
+        "host_us_per_step": _mean([one.host_us_per_step for one in stats], steps),
+        "prefix_hit_rate": _mean([one.prefix_hit_rate for one in stats], begun),
     }
     if any(one.graphs_reused is None for one in stats):
         values["graphs_reused"] = None
     return EngineStats(**values)
 
 
-def _ratio(value: float, by: float) -> float:
-    return value / by if by > 0 else 0.0
+def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
+    return fmean(values, weights) if any(weights) else 0.0
 
 
 def energy_of(watch: GpuWatch, tokens: int) -> Energy | None:
     """Return the energy of ``tokens`` of answers; None unless every GPU told its power to the
     end."""
-    named = os.environ.get(VISIBLE, "").split(",")
-    visible = {int(name) for name in named if name.strip().isdecimal()} or watch.uses.keys()
-    uses = [use for index, use in watch.uses.items() if index in visible]
+    visible = os.environ.get(VISIBLE, "").replace(" ", "").split(",")
+    named = [use for index, use in watch.uses.items() if str(index) in visible]
+    uses = named or [*watch.uses.values()]
     joules = sum(use.joules for use in uses)
     if watch.reader.missing or not joules or any(use.watts is None for use in uses):
         return None

@@ -1,7 +1,6 @@
 """Rows for people: the first ones of an input as a job would read them, and one of a job with all
 that is known of it. Nothing is read whole."""
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,6 +15,7 @@ from app.figures import duration, rate
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
 from runtimes.request import SamplingParams
+from runtimes.untrusted import Fields
 
 _MOST_TEXT = 20_000  # characters of a prompt
 
@@ -79,19 +79,12 @@ def open_row(job: WatchedJob, index: int) -> ShownRow:
 def _open(asked: BatchSpec, settings: JobSettings | None = None) -> AbstractContextManager[Source]:
     if asked.input == "-":
         raise RequestError("this job reads standard input, which is not there any more")
-    rows = asked.rows
-    return open_source(
-        asked.input,
-        format=rows.input_format,
-        prompting=Prompting.from_options(
-            rows,
-            SamplingParams() if settings is None else settings.sampling,
-            labels=asked.constraints.choice,
-            raw=asked.raw,
-        ),
-        limit=rows.limit,
-        digest=b"" if settings is None else settings.digest(),
-    )
+    sampling, digest = SamplingParams(), b""
+    if settings is not None:
+        sampling, digest = settings.sampling, settings.digest()
+    labels = asked.constraints.choice
+    prompting = Prompting.from_options(asked.rows, sampling, labels=labels, raw=asked.raw)
+    return open_source(asked.input, prompting, digest=digest)
 
 
 def _shown(row: Row) -> ShownRow:
@@ -124,7 +117,7 @@ def _row(
     return row, "" if row is not None else "the input has no such row any more"
 
 
-def _settings(header: Mapping[str, Any] | None) -> JobSettings | None:
+def _settings(header: Fields | None) -> JobSettings | None:
     """Rebuild the settings of the journal's header; None where they cannot be."""
     try:
         if header is None or header["sampling"].get("constraint") is not None:

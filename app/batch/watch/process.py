@@ -10,7 +10,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from app.exitcodes import ExitCode
 from app.here import same_file
 from runtimes.errors import RequestError
 from runtimes.machine import processes
-from runtimes.untrusted import visible
+from runtimes.untrusted import Fields, JsonObject, visible
 
 _MOST_SHOWN = 8000  # characters of a command that can be looked at before it is run
 
@@ -64,7 +64,7 @@ class BatchCommand:
         )
 
 
-def command_from(said: Mapping[str, Any]) -> BatchCommand | None:
+def command_from(said: Fields) -> BatchCommand | None:
     """The command that a file says, whoever wrote it: its ``spec`` and ``folder``, or in files of
     earlier versions its command line; None where that is no job with an output file."""
     spec, words, folder = said.get("spec"), said.get("command"), said.get("folder")
@@ -82,7 +82,7 @@ def command_from(said: Mapping[str, Any]) -> BatchCommand | None:
     return BatchCommand(spec, Path(folder))
 
 
-def noted_command(run: Mapping[str, Any] | None) -> BatchCommand | None:
+def noted_command(run: Fields | None) -> BatchCommand | None:
     """The command that a journal notes of a run; None of another command's run."""
     words = (run or {}).get("command")
     return command_from(run) if run is not None and words and words[0] == "batch" else None
@@ -103,7 +103,7 @@ class Foreign:
         return "\n\n".join([*map(visible, self.warnings), text])
 
 
-def foreign(run: Mapping[str, Any], output: Path) -> Foreign:
+def foreign(run: Fields, output: Path) -> Foreign:
     """The command that goes on with the job of ``output``, as its journal notes of a ``run``. Only
     options are taken over. Raises RequestError for anything but `ingot batch` with this output, and
     for more than anybody can read."""
@@ -209,7 +209,7 @@ class DryRunProcess:
             command, "--dry-run", "--json", stdout=subprocess.PIPE, stderr=self._errors
         )
 
-    def found(self) -> dict[str, Any]:
+    def found(self) -> JsonObject:
         """Wait for it; what it found, as its --json has it. Raises RequestError with what the
         command says."""
         with self._process, self._errors:
@@ -217,7 +217,7 @@ class DryRunProcess:
             said = last_words(Path(self._errors.name))
         if self._process.returncode not in (ExitCode.DONE, ExitCode.ROWS_FAILED):
             raise RequestError(said or "the dry run was ended")
-        found: dict[str, Any] = json.loads(out)
+        found: JsonObject = json.loads(out)
         return found
 
     def cancel(self) -> None:

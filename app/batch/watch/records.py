@@ -30,6 +30,7 @@ from app.batch.spec import spec_json
 from app.batch.watch.process import BatchCommand, JobProcess, command_from
 from app.here import at_home, here
 from app.openai.answer import is_number
+from quantize.disk import write_atomically
 from runtimes.machine.locks import one_writer
 from runtimes.paths import state_dir
 from runtimes.untrusted import load_json
@@ -90,9 +91,7 @@ class JobRecord:
             "pid": self.pid,
             "born": self.born,
         }
-        partial = self.folder / f".record.{os.getpid()}"
-        partial.write_text(json.dumps(data), encoding="utf-8")
-        partial.replace(self.folder / "record.json")
+        write_atomically(self.folder / "record.json", json.dumps(data))
 
 
 def record_of(output: Path) -> JobRecord | None:
@@ -111,8 +110,7 @@ def seen(output: Path) -> None:
 
 def records() -> list[JobRecord]:
     """All of them, the latest first."""
-    folders = [*_jobs().iterdir()] if _jobs().is_dir() else []
-    found = [record for folder in folders if (record := _read(folder)) is not None]
+    found = filter(None, map(_read, _jobs().glob("*")))
     return sorted(found, key=lambda record: -record.at)
 
 
@@ -190,14 +188,13 @@ def _running() -> Iterator[tuple[Path, float]]:
 def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:
     journal = last_run(journal_path(output))
     run, end = journal.run, journal.end
-    state: State = "running"
-    if not alive:
-        if run is None:
-            state = "gone"
-        elif end is not None:
-            state = "stopped" if end.get("unfinished") else "finished"
-        else:
-            state = "killed" if journal.here else "elsewhere"
+    state: State = "killed" if journal.here else "elsewhere"
+    if alive:
+        state = "running"
+    elif run is None:
+        state = "gone"
+    elif end is not None:
+        state = "stopped" if end.get("unfinished") else "finished"
     if run is None:
         return KnownJob(output, state, at, None, own)
     try:

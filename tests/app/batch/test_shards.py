@@ -14,7 +14,7 @@ from app.batch.input.readers import JSONL
 from app.batch.input.scan import scan
 from app.batch.input.source import Shard, Source
 from app.batch.journal.journal import Entries, Journal, journal_path
-from app.batch.journal.lines import END, RUN, end_note, run_note
+from app.batch.journal.lines import END, RUN, run_note
 from app.batch.output.merge import merge
 from app.batch.output.publish import publish
 from app.batch.output.records import FORMATS, RecordForm, output_format
@@ -70,7 +70,7 @@ def make(
             journal.append(row.key, row.index, answer)
         source.seen = source.stamp()
         publish(source, journal, out, RecordForm(FORMATS[format], model))
-        journal.note(END, end_note(left))
+        journal.note(END, {"unfinished": left})
     return out
 
 

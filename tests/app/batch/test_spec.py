@@ -57,7 +57,7 @@ def test_what_is_usual_is_not_said() -> None:
     ],
 )
 def test_a_journal_may_say_anything(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(ValueError):
         spec_from({**spec_json(USUAL), **wrong})
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from app import console
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.journal.lines import END, RUN, end_note, run_note
+from app.batch.journal.lines import END, RUN, run_note
 from app.batch.report import progress
 from app.batch.report.eta import Left, left_of
 from app.batch.report.figures import JobFigures, status_of
@@ -84,7 +84,7 @@ def test_the_time_left_is_what_the_job_noted_last(out: Path, journal: Journal) -
     feed.read()
     assert feed.left is not None
     assert left_of(feed.left) == Left(5000.0, 6000.0, 7000.0)
-    journal.note(END, end_note(0))
+    journal.note(END, {"unfinished": 0})
     assert status_of(out).time_left is None
 
 
