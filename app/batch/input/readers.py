@@ -29,6 +29,7 @@ from app.batch.input.lines import (
     too_long,
 )
 from app.documents import DocumentError, Documents, document_kind
+from app.here import reason
 from app.openai.validation import InputError, Problem, kind
 from runtimes.errors import RequestError
 from runtimes.untrusted import JsonObject
@@ -279,11 +280,8 @@ def _read_folder(folder: Path, name: str, places: Iterable[Place] | None) -> Ite
                 fields["prompt"] = _text(path, root, documents)
             except InputError as error:
                 problem = error.problem
-            except DocumentError as error:
-                problem = Problem("unreadable_file", str(error))
-            except OSError as error:
-                reason = f"it cannot be read: {error.strerror or error}"
-                problem = Problem("unreadable_file", reason)
+            except (DocumentError, OSError) as error:
+                problem = Problem("unreadable_file", f"it cannot be read: {reason(error)}")
             yield Raw(number, fields, problem)
 
 

@@ -13,11 +13,15 @@ from app.batch.spec import BatchSpec
 from app.batch.watch.job import WatchedJob
 from app.figures import duration, rate
 from app.openai.answer import Answer
+from quantize.fromjson import GARBLED, from_json
 from runtimes.errors import IngotError, RequestError
 from runtimes.request import SamplingParams
-from runtimes.untrusted import Fields
 
 _MOST_TEXT = 20_000  # characters of a prompt
+_SHOWN = (
+    *(("prefill", "prefill_tps", rate), ("decode", "decode_tps", rate)),
+    *(("first token", "ttft_s", duration), ("total", "total_s", duration)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +95,11 @@ def _shown(row: Row) -> ShownRow:
     if row.problem is not None:
         return ShownRow(row.index, row.id, row.where, error=row.problem.message)
     task = row.task.parts[0] if row.task.parts else row.task
-    parts = [f"[{message['role']}] {message['content']}" for message in task.history]
-    many = len(task.turns) > 1 or bool(parts)
-    parts += [f"[user] {turn}" if many else turn for turn in task.turns]
-    parts += [f"[then] {part.then}" for part in row.task.parts if part.then is not None]
     history = tuple((m["role"], _short(m["content"])) for m in task.history)
     turns = tuple(map(_short, task.turns))
+    parts = [f"[{role}] {text}" for role, text in history]
+    parts += [f"[user] {turn}" if parts or len(turns) > 1 else turn for turn in turns]
+    parts += [f"[then] {part.then}" for part in row.task.parts if part.then is not None]
     return ShownRow(row.index, row.id, row.where, _short("\n".join(parts)), history, turns)
 
 
@@ -117,19 +120,13 @@ def _row(
     return row, "" if row is not None else "the input has no such row any more"
 
 
-def _settings(header: Fields | None) -> JobSettings | None:
+def _settings(header: Any) -> JobSettings | None:
     """Rebuild the settings of the journal's header; None where they cannot be."""
     try:
-        if header is None or header["sampling"].get("constraint") is not None:
-            return None
-        told = {name: _frozen(value) for name, value in header["sampling"].items()}
-        return JobSettings(**{**header, "sampling": SamplingParams(**told)})
-    except (KeyError, TypeError, IngotError):
+        sampling = from_json(SamplingParams, header["sampling"])
+        return JobSettings(**{**header, "sampling": sampling})
+    except (*GARBLED, IngotError):
         return None
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _figures(answer: Answer) -> str:
@@ -140,12 +137,9 @@ def _figures(answer: Answer) -> str:
     if usage.get("cached_tokens"):
         parts[0] += f" ({usage['cached_tokens']:,} cached)"
     parts.append(f"answer {usage['completion_tokens']:,} tokens")
-    for name in ("prefill", "decode"):
-        if (speed := timings.get(f"{name}_tps")) is not None:
-            parts.append(f"{name} {rate(speed)}")
-    for name, field in (("first token", "ttft_s"), ("total", "total_s")):
-        if (seconds := timings.get(field)) is not None:
-            parts.append(f"{name} {duration(seconds)}")
+    for name, field, show in _SHOWN:
+        if (value := timings.get(field)) is not None:
+            parts.append(f"{name} {show(value)}")
     if answer.finish_reason is not None:
         parts.append(f"ended by {answer.finish_reason}")
     return " · ".join(parts)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import signal
-import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from tests.app import stopping
 from tests.app.batch.conftest import Batch
 from tests.support import until, write_rows
 
-MANY = 300  # that are not all answered before a test has looked
+MANY = 120  # that are not all answered before a test has looked
 SHORT = ["--max-tokens", "8"]
 
 
@@ -65,33 +62,15 @@ def test_openai_lines(batch: Batch, tmp_path: Path) -> None:
     spoken = bodies[1]["choices"][0]
     tokens = [entry["token"] for entry in spoken["logprobs"]["content"]]
     assert "".join(tokens) == spoken["message"]["content"]
-    [text] = bodies[2]["choices"]
-    assert "".join(text["logprobs"]["tokens"]) == text["text"]
 
     figures = json.loads(report.read_text())
-    assert figures["summary"]["answered"] == 3
     assert figures["summary"]["errors"]["context_length_exceeded"] == 1
     assert figures["engine"]["steps"] > 0
-    assert figures["settings"]["sampling"]["max_tokens"] == 8
 
     types = pytest.importorskip("openai.types")
     for body in bodies[:2]:
         types.chat.ChatCompletion.model_validate(body, strict=True)
     types.Completion.model_validate(bodies[2], strict=True)
-
-
-def test_a_table_with_several_answers_a_row(batch: Batch) -> None:
-    batch.source, batch.out = (path.with_suffix(".csv") for path in (batch.source, batch.out))
-    batch.source.write_text("name,prompt\nada,What is 2 + 3?\nbob,What is 4 + 5?\n")
-    batch(*SHORT, "--n", "2", "--best-of", "3", "--temperature", "1", "--seed", "5")
-    with batch.out.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["name"] for row in rows] == ["ada", "bob"]
-    for row in rows:
-        choices = json.loads(row["choices"])
-        assert len(choices) == 2
-        assert choices[0]["text"] == row["response"]
-        assert int(row["usage.completion_tokens"]) >= 2
 
 
 def test_a_growing_output_over_kills(
@@ -153,21 +132,3 @@ def test_sigterm_while_nothing_runs(batch: Batch, ingot: Any) -> None:
     assert process.returncode == 130, err
     assert b"Traceback" not in err
     assert not batch.out.exists()
-
-
-def test_a_report_goes_through_pipes_and_links(batch: Batch, ingot: Any, tmp_path: Path) -> None:
-    pipe, link, real = (tmp_path / name for name in ("pipe", "link", "real"))
-    numbers(batch.source, 1)
-    batch(*SHORT)
-    os.mkfifo(pipe)
-    real.write_text("old")
-    link.symlink_to(real)
-    process = ingot.start(*batch.words(*SHORT, "-q", "--report", pipe))
-    assert json.loads(pipe.read_bytes())["summary"]["rows"] == 1
-    assert process.wait(60) == 0
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    batch(*SHORT, "--report", link)
-    assert link.is_symlink()
-    assert json.loads(real.read_text())["summary"]["rows"] == 1
-    batch(*SHORT, "--report", "/dev/null")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)

@@ -34,17 +34,6 @@ def test_equal_rows_share_no_record(rows: list[int], records: list[tuple[int, bo
     assert Counter(row for row, _ in taken) == have & Counter(rows)
 
 
-@given(rows=st.lists(st.integers(0, 3), max_size=12), lost=st.sets(st.integers(0, 11)))
-def test_rows_computed_after_a_crash_complete_the_output(rows: list[int], lost: set[int]) -> None:
-    """A run that computes what the first pass found missing leaves no row without a record."""
-    before = [(row, True) for i, row in enumerate(rows) if i not in lost]
-    first = Matcher(entries(before))
-    missing = [row for row in rows if first.take(key(row)) is None]
-    assert len(missing) == len(rows) - len(before)
-    after = Matcher(entries(before + [(row, True) for row in missing]))
-    assert all(after.take(key(row)) is not None for row in rows)
-
-
 def test_the_latest_failure_counts_and_may_stand_as_the_result() -> None:
     records = [(1, False), (2, True), (2, False), (1, False), (3, False), (3, True)]
     matcher = Matcher(entries(records))

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.batch.spec import BatchSpec, InputOptions
 from app.batch.watch.follow import FileTail, FollowedJournal
 from app.batch.watch.form import JobForm, look, suggested_output
 from app.batch.watch.preview import preview
-from app.batch.watch.process import BatchCommand, command_from, last_words
+from app.batch.watch.process import BatchCommand, last_words
 from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
 from runtimes.errors import ParameterError
 from tests.app.batch.watch.conftest import command_of
@@ -172,26 +171,6 @@ def test_names_of_outputs() -> None:
         *((begun, "") for begun in (" ", ".", "./", "..", "../", "/")),
     ):
         assert suggested_output(given) == name
-
-
-def test_commands_are_understood_as_the_command_does() -> None:
-    words = ("batch", "in", "out", "-m", "M", "--fresh", "--json", "--field=a.b", "--limit", "3")
-
-    def understood(words: tuple[str, ...]) -> BatchCommand | None:
-        return command_from({"command": [*words], "folder": "/folder"})
-
-    command = understood(words)
-    assert command is not None
-    rows = InputOptions(field="a.b", limit=3)
-    asked = BatchSpec("/folder/in", "/folder/out", "M", fresh=True, rows=rows)
-    assert command.asked() == asked
-    assert "--fresh" not in command.again().arguments
-    assert command.text == "ingot batch in out --field=a.b --limit=3 --model=M --fresh"
-    for other in (
-        *(("run", "M"), ("batch", "status", "out"), ("batch", "in", "-"), ("batch", "--x")),
-        ("batch", "in", "-", "-m", "m"),
-    ):
-        assert understood(other) is None
 
 
 def test_the_last_words_of_a_command(tmp_path: Path) -> None:
