@@ -16,7 +16,7 @@ from app.batch.input.source import Row
 from app.figures import duration
 from app.openai.validation import Problem
 from runtimes.engine.metrics import EngineStats
-from runtimes.request import Completion, FinishReason, SamplingParams
+from runtimes.request import Completion, SamplingParams
 from runtimes.untrusted import Fields
 
 _PER_OCTAVE = 16  # bins: lengths within 4% of each other count as equal
@@ -26,28 +26,18 @@ _NEAR = 0.9  # of the limit: what is so long already becomes little longer
 _UNSEEN = 0.5  # answers that may be longer than any that ended
 
 
-@dataclass(slots=True)
-class LengthCounts:
+class LengthCounts(Counter[int]):
     """Answers by the logarithm of their tokens: bounded memory for any number of rows."""
 
-    ended: Counter[int] = field(default_factory=Counter)  # by themselves
-    cut: Counter[int] = field(default_factory=Counter)  # by a limit
-
-    def add(self, tokens: int, *, cut: bool) -> None:
+    def add(self, tokens: int) -> None:
         """Count an answer."""
-        (self.cut if cut else self.ended)[_bin(tokens)] += 1
+        self[_bin(tokens)] += 1
 
     def add_record(self, answer: Fields) -> None:
         """Count the answers of a row of the journal; of several only their mean is known."""
-        tokens = answer.get("usage", {}).get("completion_tokens", 0)
-        several = answer.get("choices") or answer.get("responses") or (None,)
-        for _ in several:
-            self.add(tokens // len(several), cut=answer.get("finish_reason") != "stop")
-
-    @property
-    def total(self) -> int:
-        """All answers that were counted."""
-        return self.ended.total() + self.cut.total()
+        several = len(answer.get("choices") or answer.get("responses") or (None,))
+        tokens = answer.get("usage", {}).get("completion_tokens", 0) // several
+        self[_bin(tokens)] += several
 
 
 @dataclass(slots=True)
@@ -77,42 +67,33 @@ class RowCounts:
             for choice in completion.choices:
                 tokens = choice.usage.completion_tokens
                 self.completion_tokens += tokens
-                self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
+                self.lengths.add(tokens)
 
 
 def fit(counts: LengthCounts, running: Iterable[int], most: int) -> tuple[list[float], float]:
     """Lengths that answers have equally often, in order: up to the longest that ended as they were,
-    above it a Pareto distribution. And how far their mean may be off, as a part of it.
+    above it a Pareto distribution, cut off at ``most``. And the part of them that nobody has seen.
 
-    From at least one answer that is there, and the tokens that each running one has so far; no
-    answer may have more than ``most``, as a rule."""
-    least = counts.cut + Counter(_bin(tokens) for tokens in running if tokens > 0)
+    From at least one answer that is there, and the tokens that each running one has so far."""
+    begun = Counter(_bin(tokens) for tokens in running if tokens > 0)
     lengths, parts, left = [], [], 1.0
-    at_least = counts.ended.total() + least.total()
-    for place in sorted(counts.ended.keys() | least.keys()):
-        ended = counts.ended[place]
-        if ended:
+    at_least = counts.total() + begun.total()
+    for place in sorted(counts.keys() | begun.keys()):
+        if ended := counts[place]:
             left *= 1 - ended / (at_least + _UNSEEN)
             lengths.append(_tokens(place))
             parts.append(1 - left)
-        at_least -= ended + least[place]
-    reached = max(map(_tokens, least), default=0.0)
-    longest, drawn = lengths[-1] if lengths else reached, list[float]()
+        at_least -= ended + begun[place]
+    drawn = []
     for number in range(_DRAWN):
-        place_in = (number + 0.5) / _DRAWN
-        at = bisect_left(parts, place_in)
-        known = at < len(parts)
-        drawn.append(lengths[at] if known else longest * ((1 - place_in) / left) ** -_TAIL)
+        part = (number + 0.5) / _DRAWN
+        at = bisect_left(parts, part)
+        beyond = ((1 - part) / left) ** -_TAIL if at == len(parts) else 1.0
+        drawn.append(min(most, lengths[min(at, len(parts) - 1)] * beyond))
     # Of those that are longer than any that ended, nobody knows how long they become; but for those
     # that the limit cuts off.
-    unseen = left if reached < _NEAR * most else 0.0
-    return drawn, math.hypot(_scatter(drawn, most) / math.sqrt(counts.total), unseen)
-
-
-def _scatter(drawn: Sequence[float], most: int) -> float:
-    """The standard deviation of an answer's tokens, as a part of the mean."""
-    cut = [min(most, length) for length in drawn]
-    return stdev(cut) / fmean(cut)
+    reached = max(lengths[-1], *map(_tokens, begun), 0.0)
+    return drawn, left if reached < _NEAR * most else 0.0
 
 
 def _bin(tokens: int) -> int:
@@ -206,13 +187,14 @@ def left_of(values: Fields) -> Left | None:
 def time_left(rest: Rest, counts: LengthCounts, pace: RowPace) -> Left:
     """Before any answer is there, only the limits of answers tell something: the most it takes."""
     longest = _played(rest, [math.inf], pace)
-    if not counts.total:
+    if not counts:
         return Left(0.0, None, longest)
-    drawn, error = fit(counts, [tokens for tokens, _ in rest.running], rest.most)
+    drawn, unseen = fit(counts, [tokens for tokens, _ in rest.running], rest.most)
     likely = min(longest, _played(rest, drawn, pace))
     # Sums of many answers scatter less than one, but all share the error of the model.
-    alone = _scatter(drawn, rest.most) / math.sqrt(max(1, rest.waiting + len(rest.running)))
-    off = math.exp(min(_SPREAD * math.hypot(error, alone), 3.0))
+    scatter = stdev(drawn) / fmean(drawn)
+    alone = 1 / counts.total() + 1 / max(1, rest.waiting + len(rest.running))
+    off = math.exp(min(_SPREAD * math.hypot(scatter * math.sqrt(alone), unseen), 3.0))
     return Left(likely / off, likely, min(longest, likely * off))
 
 
@@ -227,25 +209,21 @@ def _played(rest: Rest, lengths: Sequence[float], pace: RowPace) -> float:
         longer = lengths[bisect_right(lengths, above) :] or [above * (1 - place) ** -_TAIL]
         return min(float(most), longer[int(place * len(longer))])
 
-    ends = [max(0.0, drawn(most, tokens) - tokens) for tokens, most in rest.running]
-    waiting = rest.waiting
+    running = [max(0.0, drawn(most, tokens) - tokens) for tokens, most in rest.running]
     seconds = rest.prompt_tokens / pace.prefill_tps if pace.prefill_tps else 0.0
-    if waiting > _PLAYED:
-        mean = sum(drawn(rest.most) for _ in range(_PLAYED)) / _PLAYED
-        seconds += (waiting - _PLAYED) * mean * pace.token_s(rest.slots) / rest.slots
-        waiting = _PLAYED
-    while waiting and len(ends) < rest.slots:
-        ends.append(drawn(rest.most))
-        waiting -= 1
-    heapq.heapify(ends)
+    played = min(rest.waiting, _PLAYED)
+    waiting = [drawn(rest.most) for _ in range(played)]
+    if rest.waiting > played:
+        work = (rest.waiting - played) * fmean(waiting)
+        seconds += work * pace.token_s(rest.slots) / rest.slots
+    slots = [*running, *[0.0] * (rest.slots - len(running))]
+    heapq.heapify(slots)
+    for length in waiting:
+        heapq.heapreplace(slots, slots[0] + length)
     now = 0.0
-    while ends:
-        end = heapq.heappop(ends)
-        seconds += (end - now) * pace.token_s(len(ends) + 1)
+    for left, end in zip(range(len(slots), 0, -1), sorted(slots), strict=True):
+        seconds += (end - now) * pace.token_s(left)
         now = end
-        if waiting:
-            heapq.heappush(ends, now + drawn(rest.most))
-            waiting -= 1
     return seconds * pace.overhead
 
 

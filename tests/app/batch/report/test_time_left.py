@@ -41,7 +41,7 @@ def played(
 ) -> tuple[list[Moment], float]:
     """A job whose rows take the free slots in turn, with an estimate after every fiftieth of them,
     and the time that it took in the end."""
-    counts = known or LengthCounts()
+    counts = LengthCounts() if known is None else known
     waiting, running = lengths[::-1], list[list[int]]()
     moments, seconds, done = list[Moment](), 0.0, 0
     while waiting or running:
@@ -53,8 +53,8 @@ def played(
         for row in running:
             row[0] += 1
         ended = [row for row in running if row[0] == min(row[1], most)]
-        for tokens, length in ended:
-            counts.add(tokens, cut=length > most)
+        for tokens, _ in ended:
+            counts.add(tokens)
         running = [row for row in running if row[0] < min(row[1], most)]
         before, done = done, done + len(ended)
         if done * 50 // len(lengths) > before * 50 // len(lengths):
@@ -152,7 +152,7 @@ def test_rows_without_answers_take_what_rows_took() -> None:
 def test_one_row_of_sixteen_does_not_speak_for_all() -> None:
     """Rows of about seven minutes' work: when the first one ends, the others are nearly done."""
     counts = LengthCounts()
-    counts.add(400, cut=False)
+    counts.add(400)
     rest = Rest([(390, MOST)] * 15, 0, MOST, 0, 16)
     left = time_left(rest, counts, RowPace(PREFILL, 1.0, 16))
     assert left.likely_s is not None
@@ -163,7 +163,7 @@ def test_one_row_of_sixteen_does_not_speak_for_all() -> None:
 def test_a_full_job_takes_any_number_of_rows_at_once() -> None:
     counts = LengthCounts()
     for tokens in (50, 100, 150) * 100:
-        counts.add(tokens, cut=False)
+        counts.add(tokens)
     few, many = (
         time_left(Rest([], rows, MOST, 0, 8), counts, RowPace(PREFILL, 10.0, 8)).likely_s
         for rows in (1000, 10**9)
