@@ -46,12 +46,10 @@ def check_task(spec: BatchSpec) -> Sequence[str] | None:
     others = [one.name for one in fields(given) if getattr(given, one.name)]
     if spec.rows.json_schema_field is not None:
         others.append("json_schema_field")
-    if task == "classify" and others == ["choice"] and given.choice is not None:
-        if len(set(given.choice)) < max(2, len(given.choice)) or not all(
-            choice.strip() for choice in given.choice
-        ):
+    if task == "classify" and others == ["choice"] and (choices := given.choice):
+        if len({choice.strip() for choice in choices} - {""}) < max(2, len(choices)):
             raise RequestError("--task classify needs two different --choice at least, none blank")
-        return given.choice
+        return choices
     if others:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise RequestError(f"--task {task} generates nothing: leave {flags} out")
@@ -85,6 +83,7 @@ def run_batch(
     Raises IngotError; what was answered is in the journal then.
     """
     model, output, rows, out, running = spec.model, spec.output, spec.rows, spec.out, spec.running
+    on_ray = running.ray is not None
     if model is None:
         raise RequestError("name the model: ingot batch IN OUT --model MODEL")
     if output is None and not (spec.test or rows.dry_run):
@@ -103,16 +102,16 @@ def run_batch(
     if spec.test:
         params = replace(params, max_tokens=min(params.max_tokens, TEST_TOKENS))
         rows = replace(rows, limit=min(rows.limit or TEST_ROWS, TEST_ROWS))
-    if spec.adapters.adapter and (running.ray is not None or rows.task == "embed"):
-        other = "--task embed" if running.ray is None else "--ray"
+    if spec.adapters.adapter and (on_ray or rows.task == "embed"):
+        other = "--ray" if on_ray else "--task embed"
         raise RequestError(
             f"{other} has no adapters: leave --adapter out, or merge it into the model"
         )
-    if running.ray is not None:
+    if on_ray:
         from app.batch.schedule.cluster import require_ray
 
         require_ray()
-    engines = parse_count(running.engines or ("1" if running.ray is None else "auto"))
+    engines = parse_count(running.engines or ("auto" if on_ray else "1"))
     prompting = Prompting.from_options(
         rows, params, TEST_TOKENS if spec.test else None, labels=labels, raw=spec.raw
     )
@@ -135,7 +134,7 @@ def run_batch(
     if rows.task in ("score", "classify"):
         choice.file.require_writer()
     if spec.reproducible:
-        choice = _alike(choice, engines, ray=running.ray is not None)
+        choice = _alike(choice, engines, ray=on_ray)
     file = choice.file
     with console.doing(f"reading {file.path.name} for its checksum", quiet=quiet):
         checksum = fingerprint(file)
@@ -165,7 +164,7 @@ def run_batch(
             from app.batch.dryrun import dry_run
 
             looked = dry_run(plan, console.note)
-            console.emit(looked.as_text() if not as_json else json.dumps(looked.as_json()) + "\n")
+            console.emit(json.dumps(looked.as_json()) + "\n" if as_json else looked.as_text())
             return ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE
         if rows.strict:
             from app.batch.dryrun import measure
@@ -198,12 +197,9 @@ def run_batch(
 
 def _used(spec: BatchSpec) -> dict[str, Path]:
     """The files of a job that nothing else may be written to, by what messages call them."""
-    used = {"the model": Path(str(spec.model))}
-    if spec.input != "-":
-        used["IN"] = Path(spec.input)
-    if spec.output not in (None, "-"):
-        out = Path(str(spec.output))
-        used |= {"OUT": out, "the journal of OUT": journal_path(out)}
+    out = Path(spec.output or "-")
+    used = {"the model": Path(str(spec.model)), "IN": Path(spec.input), "OUT": out}
+    used["the journal of OUT"] = journal_path(out)
     return used
 
 

@@ -149,11 +149,6 @@ def _no_field(source: Source, fields: list[str], problems: list[tuple[str, Probl
         return f"no row of {source.name} fits the template; {said}"
     if field is not None and repr(field) in said:
         return f"no row of {source.name} has the field {field!r}; the rows have: {shown}"
-    if source.prompting.rows.task == "generate":
-        return (
-            f"no row of {source.name} has a 'prompt' or 'messages'; name the field that holds the "
-            f"prompt with --field. The rows have: {shown}"
-        )
     return (
         f"no row of {source.name} can be asked: {said}; --field names the one with the prompt. "
         f"The rows have: {shown}"

@@ -42,8 +42,8 @@ class FileTail:
             with self.path.open("rb") as file:
                 self.size = os.fstat(file.fileno()).st_size
                 file.seek(max(0, self.offset - 1))
-                # One that shrank and has grown again since does not go on after a newline.
-                anew = self.size < self.offset or (self.offset > 0 and file.read(1) != b"\n")
+                # One that shrank does not go on after a newline, even if it has grown again since.
+                anew = self.offset > 0 and file.read(1) != b"\n"
                 if anew:
                     self.offset = 0
                 file.seek(self.offset)

@@ -27,7 +27,7 @@ from runtimes.untrusted import JsonObject
 
 # What only the process itself knows, as its events name it; and what of it ends with the process.
 _NOW = "prefill_tps_now decode_tps_now memory_bytes".split()
-_MEASURED = [*"running slots prefill_tps decode_tps kv_tokens kv_capacity".split(), *_NOW]
+_MEASURED = [*"running reading slots prefill_tps decode_tps kv_tokens kv_capacity".split(), *_NOW]
 _KEPT = "every finished row is kept, and resuming computes none of them again"
 
 
@@ -143,19 +143,16 @@ class WatchedJob:
         if run is not None:
             values |= journal_figures(journal, run, time.time() if active else None)
             values["speeds"] = self._kept or journal.speeds.points()
-            if not active:
-                values["decode_tps_now"] = None
         elif begin is not None:
             values |= {name: begin[name] for name in ("rows", "failed", "cached")}
             values["answered"] = begin["cached"]
         if self.own:
             values["time_left"] = left_of(progress or {}) if active else None
         if progress is not None:
-            values |= {name: progress[name] for name in _MEASURED}
-            values["reading"] = min(progress.get("reading", 0), progress["running"])
-            if not active:
-                values |= dict.fromkeys(_NOW, None) | {"running": 0, "reading": 0, "kv_tokens": 0}
+            values |= {name: progress.get(name, 0) for name in _MEASURED}
             values["speeds"] = events.speeds.points()
+        if not active:
+            values |= dict.fromkeys(_NOW)
         if end is not None:
             values |= {name: end[name] for name in ("prefill_tps", "decode_tps")}
         return values
