@@ -32,6 +32,8 @@ _ZSTD_SKIPPED = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f (3.1.2); pzst
 
 # Line of a row as in ``Raw``, and its offset.
 Place = tuple[int, int]
+# Number, offset and text of a line, or why it has none.
+NumberedLine = tuple[int, int, str | Problem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +156,10 @@ class NumberedLines:
         self._number = self._offset = 0  # of the lines and bytes that were read
         self._ended = False
 
-    def __iter__(self) -> Iterator[tuple[int, int, str | Problem]]:
+    def __iter__(self) -> Iterator[NumberedLine]:
         return self
 
-    def __next__(self) -> tuple[int, int, str | Problem]:
+    def __next__(self) -> NumberedLine:
         if self._ended:
             raise StopIteration
         offset = self._offset
@@ -180,7 +182,7 @@ class NumberedLines:
         except InputError as error:
             return number, offset, error.problem
 
-    def at(self, places: Iterable[Place]) -> Iterator[tuple[int, int, str | Problem]]:
+    def at(self, places: Iterable[Place]) -> Iterator[NumberedLine]:
         """Lines at ``places``, in ascending order."""
         for place in places:
             self.go_to(place)

@@ -20,6 +20,7 @@ from app.batch.input.lines import (
     MAX_LINE,
     UTF8_BOM,
     InputStream,
+    NumberedLine,
     NumberedLines,
     Place,
     Raw,
@@ -159,92 +160,56 @@ PARQUET = Reader(
 _DELIMITERS = ",;\t"  # whichever the header has most of
 
 
-class _Lines:
-    """Lines for Python's reader, which reads on after an exception; a generator would not. Those of
-    the present row can be read again, when a quote in the first turns out to be a mistake."""
-
-    def __init__(self, stream: InputStream) -> None:
-        self._lines = NumberedLines(stream)
-        self._again: deque[tuple[int, int, str | Problem]] = deque()
-        self._taken: list[tuple[int, int, str | Problem]] = []
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        self._taken.append(self._again.popleft() if self._again else next(self._lines))
-        line = self._taken[-1][2]
-        if isinstance(line, Problem):
-            raise InputError(line.code, line.message)
-        return line
-
-    def begin_row(self, place: Place | None) -> None:
-        """Begin a row with the line at ``place``, or with the next one."""
-        self._taken.clear()
-        if place is not None:
-            self._again.clear()
-            self._lines.go_to(place)
-
-    @property
-    def first(self) -> Place:
-        """Number and offset of the row's first line."""
-        return self._taken[0][:2]
-
-    def only_first(self) -> int:
-        """Give all but the first line of this row back; the number of the last."""
-        self._again.extendleft(reversed(self._taken[1:]))
-        return self._taken[-1][0]
-
-
 def _read_csv(path: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
     """Rows below the header, numbered by the line where they begin. A row that is no CSV ends with
     its first line: a quote that is never closed costs one row."""
+    csv.field_size_limit(MAX_LINE)
+    again = deque[NumberedLine]()  # what was behind a line with such a quote
+    row: list[NumberedLine] = []  # the lines of the present one
+
+    def texts() -> Iterator[str]:
+        while line := again.popleft() if again else next(lines, None):
+            row.append(line)
+            if isinstance(line[2], Problem):
+                raise InputError(line[2].code, line[2].message)
+            yield line[2]
+
     with InputStream(path, name) as stream:
-        lines = _Lines(stream)
+        lines = NumberedLines(stream)
         try:
-            first = next(lines, None)
-            if first is None:
+            head = next(texts(), None)
+            if head is None:
                 return
-            delimiter = max(_DELIMITERS, key=first.count)
-            header = _header(next(csv.reader([first], delimiter=delimiter, strict=True)), name)
+            delimiter = max(_DELIMITERS, key=head.count)
+            header = _header(next(csv.reader([head], delimiter=delimiter, strict=True)), name)
         except (InputError, csv.Error, StopIteration) as error:
             raise RequestError(f"{name}: its first line does not name columns: {error}") from error
-        csv.field_size_limit(MAX_LINE)
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        yield from _rows(
-            reader, lines, header, itertools.repeat(None) if places is None else places
-        )
-
-
-def _rows(
-    reader: Iterator[list[str]],
-    lines: _Lines,
-    header: list[str],
-    places: Iterable[Place | None],
-) -> Iterator[Raw]:
-    for place in places:
-        lines.begin_row(place)
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except (InputError, csv.Error) as error:
-            (first, _), last = lines.first, lines.only_first()
-            said = f"not CSV: {error}"
-            if first != last or "unexpected end" in str(error):
-                said = f"a quote is not closed rightly (looked up to line {last})"
-            elif isinstance(error, InputError):
-                yield Raw(first, problem=error.problem)
+        for place in itertools.repeat(None) if places is None else places:
+            if place is not None:
+                again.clear()
+                lines.go_to(place)
+            row.clear()
+            try:
+                # A reader for each: the lines of the one before may have ended in an exception.
+                cells = next(csv.reader(texts(), delimiter=delimiter, strict=True), None)
+            except (InputError, csv.Error) as error:
+                again.extendleft(reversed(row[1:]))
+                wrong = Problem("invalid_csv", f"not CSV: {error}")
+                if row[1:] or "unexpected end" in str(error):
+                    said = f"a quote is not closed rightly (looked up to line {row[-1][0]})"
+                    wrong = Problem("invalid_csv", said)
+                elif isinstance(error, InputError):
+                    wrong = error.problem
+                yield Raw(row[0][0], problem=wrong)
                 continue
-            yield Raw(first, problem=Problem("invalid_csv", said))
-            continue
-        if not any(cells):  # a blank line, or one of delimiters alone
-            continue
-        fields = {key: cell for key, cell in zip(header, cells, strict=False) if key}
-        message = f"the row has {len(cells)} cells; the header has {len(header)}"
-        wrong = Problem("invalid_csv", message) if len(cells) != len(header) else None
-        line, offset = lines.first
-        yield Raw(line, fields, wrong, offset)
+            if cells is None:
+                return
+            if any(cells):  # else a blank line, or one of delimiters alone
+                said = f"the row has {len(cells)} cells; the header has {len(header)}"
+                uneven = Problem("invalid_csv", said) if len(cells) != len(header) else None
+                fields = {key: cell for key, cell in zip(header, cells, strict=False) if key}
+                line, offset, _ = row[0]
+                yield Raw(line, fields, uneven, offset)
 
 
 def _header(names: list[str], name: str) -> list[str]:

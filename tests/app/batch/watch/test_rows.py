@@ -6,14 +6,11 @@ import json
 import tracemalloc
 from pathlib import Path
 
-import pytest
-
 from app.batch.watch.follow import FileTail, FollowedJournal
 from app.batch.watch.form import JobForm, look, suggested_output
 from app.batch.watch.preview import preview
 from app.batch.watch.process import BatchCommand, last_words
 from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
-from runtimes.errors import ParameterError
 from tests.app.batch.watch.conftest import command_of
 from tests.support import write_rows
 
@@ -94,27 +91,6 @@ def test_other_settings_begin_anew(tmp_path: Path) -> None:
 
 def form(**values: str) -> JobForm:
     return JobForm(**{"input": "in.txt", "output": "out.jsonl", "model": "m", **values})
-
-
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("input", {"input": " "}),
-        ("input", {"input": "-"}),
-        ("template", {"field": "a", "template": "b"}),
-        ("schema", {"choices": "yes|no", "schema": "s.json"}),
-        *((name, {name: ""}) for name in ("output", "model")),
-        *((name, {name: "0"}) for name in ("max_tokens", "n")),
-        *((name, {name: "many"}) for name in ("max_tokens", "top_p")),
-        *((name, {name: "-1"}) for name in ("temperature", "seed")),
-        *(("slots", {"slots": number}) for number in ("1.5", "257")),
-        ("temperature", {"temperature": "nan"}),
-    ],
-)
-def test_a_form_that_cannot_be_used(values: dict[str, str], field: str) -> None:
-    with pytest.raises(ParameterError) as caught:
-        form(**values).spec()
-    assert caught.value.field == field
 
 
 def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) -> None:
