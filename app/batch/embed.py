@@ -4,7 +4,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -104,8 +104,18 @@ def _sink(job: EmbedJob) -> Iterator[Callable[[bytes], object]]:
     out = job.output
     if job.input is not None and same_file(out, Path(job.input)):
         raise RequestError("the output would overwrite the input; name another file")
-    with writing(out), outfile(out) as partial:
-        with partial.open("wb") as file:
-            yield file.write
-        if not partial.stat().st_size:
-            partial.unlink()  # what is at its place stays
+    with ExitStack() as stack:
+        with writing(out):  # and below: an error of the job is not one of its output
+            partial = stack.enter_context(outfile(out))
+            file = stack.enter_context(partial.open("wb"))
+
+        def write(data: bytes) -> None:
+            with writing(out):
+                file.write(data)
+
+        yield write
+        with writing(out):
+            file.close()
+            if not partial.stat().st_size:
+                partial.unlink()  # what is at its place stays
+            stack.close()

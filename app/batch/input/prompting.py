@@ -99,7 +99,7 @@ class Prompting:
         priority, adapter = self.priority, None
         if (said := _said(fields, name := self.rows.priority_field)) is not None:
             priority = priority_of(said, str(name))
-        if self.adapters or self.adapter:
+        if self.adapters:
             adapter = self._adapter(fields, endpoint)
         return replace(task, priority=priority, adapter=adapter)
 
@@ -109,7 +109,7 @@ class Prompting:
         if endpoint is not None:
             model = fields["body"].get("model")
             _, colon, behind = model.rpartition(":") if isinstance(model, str) else ("", "", "")
-            named = behind if colon and self.adapters else MISSING
+            named = behind if colon else MISSING
         if named is MISSING:
             found = self.adapter
         elif named in (None, ""):

@@ -10,8 +10,9 @@ import json
 import math
 import os
 import stat
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from app.batch.input.lines import (
     InputStream,
     NumberedLine,
     NumberedLines,
-    Place,
+    Places,
     Raw,
     Reader,
     decode,
@@ -46,37 +47,32 @@ _BATCH_BYTES = 16 * 2**20
 _BATCH_ROWS = 1024
 
 
-def _read_parquet(path: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
+def _read_parquet(path: Path, name: str, places: Places | None) -> Iterator[Raw]:
     """Rows from 1, their values as JSON has them; those before a damaged part come before its
     error. Only rows at ``places`` become Python's values."""
     pyarrow, file = _open(path, name)
-    wanted = _numbers(places)
-    number, begin, following = 0, 1, next(wanted, None)
+    number, begin, at = 0, 1, 0
+    chosen: Sequence[int]
     with file:
         _require_distinct(file.schema_arrow.names, name)
         try:
             # Statistics of the whole file tell how many rows make a few megabytes.
             batch = max(1, min(_BATCH_ROWS, _BATCH_BYTES // _row_bytes(file)))
             for records in file.iter_batches(batch_size=batch, use_threads=False):
-                begin, end, chosen = begin + records.num_rows, begin + records.num_rows, []
-                while following is not None and following < end:
-                    chosen.append(following)
-                    following = next(wanted, None)
-                if not chosen:
-                    continue
-                if len(chosen) < records.num_rows:
-                    records = records.take([row + records.num_rows - end for row in chosen])
+                first, begin = begin, begin + records.num_rows
+                chosen = range(first, begin)
+                if places is not None:
+                    upto = bisect_left(places.lines, begin, at)
+                    chosen, at = places.lines[at:upto], upto
+                    if not chosen:
+                        continue
+                    records = records.take([row - first for row in chosen])
                 names = records.schema.names
                 rows = zip(*map(_cells, records.columns), strict=True)
                 for number, cells in zip(chosen, rows, strict=False):
                     yield Raw(number, dict(zip(names, map(plain, cells), strict=True)))
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise RequestError(f"{name} is damaged after row {number}: {_reason(error)}") from error
-
-
-def _numbers(places: Iterable[Place] | None) -> Iterator[int]:
-    """The rows at ``places``, or all: from 1."""
-    return itertools.count(1) if places is None else (line for line, _ in places)
 
 
 def _require_distinct(columns: Iterable[str], name: str) -> None:
@@ -160,7 +156,7 @@ PARQUET = Reader(
 _DELIMITERS = ",;\t"  # whichever the header has most of
 
 
-def _read_csv(path: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
+def _read_csv(path: Path, name: str, places: Places | None) -> Iterator[Raw]:
     """Rows below the header, numbered by the line where they begin. A row that is no CSV ends with
     its first line: a quote that is never closed costs one row."""
     csv.field_size_limit(MAX_LINE)
@@ -229,10 +225,10 @@ CSV = Reader(
 )
 
 
-def _read_folder(folder: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
+def _read_folder(folder: Path, name: str, places: Places | None) -> Iterator[Raw]:
     """A row for each file that is not hidden, at any depth, in the order of the paths' parts."""
     root = folder.resolve()
-    wanted = _numbers(places)
+    wanted = itertools.count(1) if places is None else iter(places.lines)
     following = next(wanted, None)
     with Documents() as documents:
         for number, path in enumerate(_files(root, name), 1):

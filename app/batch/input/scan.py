@@ -4,7 +4,8 @@ where the pending ones are."""
 from dataclasses import dataclass, field
 from itertools import islice
 
-from app.batch.input.source import NO_REPEATS, IdIndex, Places, Repeats, Source
+from app.batch.input.lines import Places
+from app.batch.input.source import NO_REPEATS, IdIndex, Repeats, Source
 from app.batch.journal.journal import Entries, Matcher
 from app.openai.validation import Problem
 from runtimes.errors import RequestError
@@ -131,7 +132,8 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
             found.skipped += offset == matcher.failure(row.key)
         else:
             found.characters += row.task.characters
-            found.places.setdefault(row.task.priority, Places()).add(row)
+            places = found.places.setdefault(row.task.priority, Places())
+            places.add(row.index, row.line, row.offset)
     if not found.input_rows:
         raise RequestError(f"{source.name} has no rows: {source.reader.hint}")
     if lacking and found.invalid == found.rows and fields:

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from array import array
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from app.batch.input.lines import Place, Raw, Reader
+from app.batch.input.lines import Places, Raw, Reader
 from app.batch.input.prompting import Prompting, row_id
 from app.batch.input.readers import detect
 from app.batch.settings import NO_KEY, row_key
@@ -54,19 +53,6 @@ class Row:
     where: str = ""  # what messages call its place
     key: bytes = NO_KEY  # of its answer
     offset: int = 0  # as in ``Raw``
-
-
-class Places:
-    """Places of rows, in order: 16 bytes a row."""
-
-    def __init__(self) -> None:
-        self.indexes, self.lines, self.offsets = array("I"), array("I"), array("q")
-
-    def add(self, row: Row) -> None:
-        """Note the next row."""
-        self.indexes.append(row.index)
-        self.lines.append(row.line)
-        self.offsets.append(row.offset)
 
 
 # Rows whose id an earlier row has, found among millions of rows in little memory.
@@ -186,22 +172,13 @@ class Source:
 
     def rows_at(self, places: Places) -> Iterator[Row]:
         """The valid rows at ``places``; no other row is parsed. Raises as ``rows``."""
-        asked: deque[tuple[int, int]] = deque()
-        columns = places.indexes, places.lines, places.offsets
-
-        def wanted() -> Iterator[Place]:
-            for index, line, offset in zip(*columns, strict=True):
-                asked.append((index, line))
-                yield line, offset
-
-        for raw in self.reader.read(self.path, self.name, wanted()):
+        at = -1
+        for raw in self.reader.read(self.path, self.name, places):
             # A row is missing only where the input changed, which is refused at the end.
-            while asked and asked[0][1] != raw.line:
-                asked.popleft()
-            if asked:
-                row = self._row(asked.popleft()[0], raw)
-                if row.problem is None:
-                    yield row
+            at = places.lines.index(raw.line, at + 1)
+            row = self._row(places.indexes[at], raw)
+            if row.problem is None:
+                yield row
 
     def stamp(self) -> str:
         """The input's present size and time; of a folder, a hash of those of its files."""

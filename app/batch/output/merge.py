@@ -92,7 +92,7 @@ def _part(path: Path) -> ShardOutput:
 
 
 def _check(out: Path, parts: Sequence[ShardOutput]) -> None:
-    first = parts[0]
+    first, found = parts[0], dict[int, ShardOutput]()
     for part in parts:
         if part.job != first.job:
             raise RequestError(
@@ -101,16 +101,11 @@ def _check(out: Path, parts: Sequence[ShardOutput]) -> None:
             )
         if any(same_file(out, one) for one in (part.path, journal_path(part.path))):
             raise RequestError(f"{out} is one of the parts; name another file")
+        if (other := found.setdefault(part.shard.number, part)) is not part:
+            raise RequestError(f"{part.path} and {other.path} are both part {part.shard}")
     named = suffix_format(out)
     if named is not first.format and not (named is JSONL and first.format is OPENAI):
         raise RequestError(f"the parts are {first.format.name}; give {out} a name that says so")
-    found: dict[int, Path] = {}
-    for part in parts:
-        if part.shard.number in found:
-            raise RequestError(
-                f"{part.path} and {found[part.shard.number]} are both part {part.shard}"
-            )
-        found[part.shard.number] = part.path
     count = first.shard.count
     missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in found]
     if missing:
