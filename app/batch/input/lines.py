@@ -164,33 +164,34 @@ def rows_by_line(
                     yield Raw(number, problem=error.problem)
 
 
+@dataclass(slots=True)
 class NumberedLines:
     """Lines from 1 with their ends, as (number, offset, text); a problem in place of the text for
     one that is too long, that is no text, or that is damaged: that is the last."""
 
-    def __init__(self, stream: InputStream) -> None:
-        self._stream = stream
-        self._number = self._offset = 0  # of the lines and bytes that were read
-        self._ended = False
+    stream: InputStream
+    number: int = 0  # of lines that were read, as are the bytes before ``offset``
+    offset: int = 0
+    ended: bool = False
 
     def __iter__(self) -> Iterator[NumberedLine]:
         return self
 
     def __next__(self) -> NumberedLine:
-        if self._ended:
+        if self.ended:
             raise StopIteration
-        offset = self._offset
-        self._number = number = self._number + 1
+        offset = self.offset
+        self.number = number = self.number + 1
         try:
             raw = self._readline(MAX_LINE + 1)
             whole = len(raw) <= MAX_LINE or raw.endswith(b"\n")
             while not whole and raw and not raw.endswith(b"\n"):
                 raw = self._readline(MAX_LINE)
         except InputError as error:
-            self._ended = True
+            self.ended = True
             return number, offset, error.problem
         if whole and not raw:
-            self._ended = True
+            self.ended = True
             raise StopIteration
         try:
             if not whole:
@@ -208,15 +209,15 @@ class NumberedLines:
     def go_to(self, place: Place) -> None:
         """Make the line at ``place`` the next one. A packed file has to be unpacked up to there."""
         line, offset = place
-        if not self._stream.packing:
-            self._stream.seek(offset)
-            self._number, self._offset = line - 1, offset
-        while self._number < line - 1 and next(self, None) is not None:
+        if not self.stream.packing:
+            self.stream.seek(offset)
+            self.number, self.offset = line - 1, offset
+        while self.number < line - 1 and next(self, None) is not None:
             pass
 
     def _readline(self, limit: int) -> bytes:
-        raw = self._stream.readline(limit)
-        self._offset += len(raw)
+        raw = self.stream.readline(limit)
+        self.offset += len(raw)
         return raw
 
 

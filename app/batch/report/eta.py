@@ -259,14 +259,14 @@ class RowProgress:
     unread: int  # tokens of the prompt, until the answer's first token is there
 
 
+@dataclass(slots=True)
 class Forecast:
-    """Keeps the speeds of the last seconds. ``rows`` and ``characters`` are those of all rows that
-    the model has to answer."""
+    """Keeps the speeds of the last seconds."""
 
-    def __init__(self, rows: int, characters: int, began: float) -> None:
-        """``began`` is when the first row could, in the seconds that ``left`` is called with."""
-        self._rows, self._characters, self._began = rows, characters, began
-        self._samples: deque[tuple[float, EngineStats]] = deque()
+    rows: int  # that the model has to answer, as are the characters
+    characters: int
+    began: float  # when the first row could, in the seconds that ``left`` is called with
+    samples: deque[tuple[float, EngineStats]] = field(default_factory=deque)
 
     def left(
         self,
@@ -281,8 +281,8 @@ class Forecast:
         """None before any speed is measured."""
         if not begun.most:  # nothing is generated: rows take what rows took
             done = counts.answered + counts.failed
-            rows = begun.rows - done if draining else self._rows - done
-            each = (now - self._began) / done if done else 0.0
+            rows = begun.rows - done if draining else self.rows - done
+            each = (now - self.began) / done if done else 0.0
             return Left(each * rows, each * rows, each * rows) if done else None
         pace = self._pace(now, stats)
         if pace is None or not begun.rows:
@@ -290,9 +290,9 @@ class Forecast:
         waiting, prompt_tokens = 0, float(sum(row.unread for row in working))
         if not draining:
             settled = counts.answered + counts.failed + len(working)
-            rows = max(0, self._rows - settled)
+            rows = max(0, self.rows - settled)
             waiting = round(rows * begun.answers / begun.rows) + sum(row.later for row in working)
-            characters = max(0, self._characters - begun.characters)
+            characters = max(0, self.characters - begun.characters)
             unread = characters * begun.tokens / max(1, begun.characters)
             # Rows that wait in an engine are begun, and have not been read.
             unread += max(0, begun.rows - settled) * begun.tokens / begun.rows
@@ -308,11 +308,11 @@ class Forecast:
         return time_left(rest, counts.lengths, pace)
 
     def _pace(self, now: float, stats: EngineStats) -> RowPace | None:
-        samples = self._samples
+        samples = self.samples
         if samples and stats.decode_tokens < samples[-1][1].decode_tokens:
             samples.clear()  # a process that was started anew counts anew
         samples.append((now, stats))
-        window = max(_WINDOW_S, (now - self._began) / 2)
+        window = max(_WINDOW_S, (now - self.began) / 2)
         while len(samples) > 2 and samples[1][0] <= now - window:
             samples.popleft()
         begun, first = samples[0]

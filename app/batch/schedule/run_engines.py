@@ -75,7 +75,8 @@ def run_engines(
         job = Job(members, defaults, deliver)
         if lengths is not None:
             job.counts.lengths = lengths
-        meter = _Meter(job, found, before, interrupts, progress, ready)
+        forecast = Forecast(found.pending, found.characters, ready)
+        meter = _Meter(job, before, interrupts, progress, ready, forecast)
 
         def tick() -> None:
             idle()
@@ -117,58 +118,55 @@ def _engine_pool(plan: JobPlan, rows: int) -> AbstractContextManager[list[PoolEn
     return cluster_engines(plan, rows)
 
 
+@dataclass(slots=True)
 class _Meter:
     """Measures a running job for its progress, no more often than is worth while."""
 
-    def __init__(
-        self,
-        job: Job,
-        found: InputScan,
-        before: JobFigures,
-        interrupts: Interrupts,
-        progress: Progress,
-        ready: float,
-    ) -> None:
-        self._job, self._before, self._ready = job, before, ready
-        self._interrupts, self._progress = interrupts, progress
-        self._forecast = Forecast(found.pending, found.characters, ready)
-        self._left: Left | None = None
-        self._foreseen = ready
-        self._taken = self._weighed = float("-inf")
-        self._told = False
-        self._memory = self.most_memory = 0
+    job: Job
+    before: JobFigures
+    interrupts: Interrupts
+    progress: Progress
+    ready: float
+    forecast: Forecast
+    left: Left | None = None
+    told: bool = False  # that it ends
+    memory: int = 0
+    most_memory: int = 0
+    taken: float = 0.0  # moments of the last figures,
+    weighed: float = 0.0  # of the last look at the memory,
+    foreseen: float = 0.0  # and of the last forecast
 
     def update(self) -> None:
         """Show new figures if the last ones are old enough."""
         now = time.monotonic()
-        if self._interrupts.draining and not self._told:
-            self._told = True
-            self._progress.note(
+        if self.interrupts.draining and not self.told:
+            self.told = True
+            self.progress.note(
                 "finishing the running rows; once more stops at once"
-                if self._interrupts.count
+                if self.interrupts.count
                 else "the time is over (--max-time): finishing the running rows"
             )
-        if now - self._taken < _FIGURES_S:
+        if now - self.taken < _FIGURES_S:
             return
-        self._taken = now
-        if now - self._weighed >= _MEMORY_S:
-            self._weighed, self._memory = now, _memory()
-            self.most_memory = max(self.most_memory, self._memory)
-        self._progress.update(self.figures(now))
+        self.taken = now
+        if now - self.weighed >= _MEMORY_S:
+            self.weighed, self.memory = now, _memory()
+            self.most_memory = max(self.most_memory, self.memory)
+        self.progress.update(self.figures(now))
 
     def figures(self, now: float) -> JobFigures:
         """Figures of the job so far."""
-        members, counts, before = self._job.members, self._job.counts, self._before
+        members, counts, before = self.job.members, self.job.counts, self.before
         running = [member.running for member in members]
         working = [row for rows in running for row in rows]
         each = [member.engine.stats() for member in members]
         stats = each[0] if len(each) == 1 else together(each)
-        draining = self._interrupts.draining
-        if now - self._foreseen >= _FORECAST_S:
-            self._foreseen = now
+        draining = self.interrupts.draining
+        if now - self.foreseen >= _FORECAST_S:
+            self.foreseen = now
             progress = [row.progress() for row in working]
-            self._left = self._forecast.left(
-                now, stats, progress, counts, self._job.begun, draining=draining
+            self.left = self.forecast.left(
+                now, stats, progress, counts, self.job.begun, draining=draining
             )
         values = alike(JobFigures, stats, counts) | {
             "answered": before.answered + counts.answered,
@@ -178,9 +176,9 @@ class _Meter:
             "working": tuple(row.input.index for row in working),
             "draining": draining,
             "compiling": stats.compiling > 0 and not stats.running,
-            "elapsed_s": now - self._ready,
-            "time_left": self._left,
-            "memory_bytes": self._memory,
+            "elapsed_s": now - self.ready,
+            "time_left": self.left,
+            "memory_bytes": self.memory,
             "engines": tuple(map(_figures, members, each, map(len, running))) if each[1:] else (),
             "stats": stats,
         }

@@ -23,16 +23,16 @@ _NOTES = 20
 _ANSWERS_KEPT = 200
 
 
+@dataclass(slots=True)
 class FileTail:
     """The whole lines of a file that another process is writing. Reads on from where it stopped; a
     file that shrank is read from its beginning."""
 
-    def __init__(self, path: Path, *, last: int | None = None) -> None:
-        """``last``: of a longer file, only about so many bytes at its end."""
-        self.path = path
-        self.offset = self.size = 0
-        self.more = False  # whether whole lines may be left
-        self._last = last
+    path: Path
+    last: int | None = None  # of a longer file, only about so many bytes at its end
+    offset: int = 0
+    size: int = 0
+    more: bool = False  # whether whole lines may be left
 
     def read(self, most: int = 1 << 18) -> tuple[bool, list[tuple[int, bytes]]]:
         """Whether the file began anew, and the next whole lines with their offsets: about ``most``
@@ -47,11 +47,11 @@ class FileTail:
                 if anew:
                     self.offset = 0
                 file.seek(self.offset)
-                if self._last is not None and self.size - self.offset > self._last:
-                    file.seek(self.size - self._last)
+                if self.last is not None and self.size - self.offset > self.last:
+                    file.seek(self.size - self.last)
                     file.readline()
                     self.offset = file.tell()
-                self._last, end = None, self.offset + most
+                self.last, end = None, self.offset + most
                 for line in iter(lambda: file.readline(MOST_LINE), b""):
                     part = not line.endswith(b"\n") and len(line) < MOST_LINE
                     if part or self.offset >= end:

@@ -171,26 +171,26 @@ def _child(command: BatchCommand, *options: str, **more: Any) -> processes.Child
     )
 
 
+@dataclass(frozen=True, slots=True)
 class JobProcess:
     """A process by its number and when it was born; ``process`` if this one started it."""
 
-    def __init__(self, pid: int, born: float, process: processes.Child | None = None) -> None:
-        self.pid = pid
-        self.born = born
-        self._process = process
+    pid: int
+    born: float
+    process: processes.Child | None = None
 
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
-        if self._process is not None:
-            return self._process.poll() is None
+        if self.process is not None:
+            return self.process.poll() is None
         return processes.is_alive(self.pid, self.born)
 
     @property
     def code(self) -> int | None:
         """Exit code (negative: the signal that killed it); None while it runs, or when this
         process did not start it."""
-        return None if self._process is None else self._process.poll()
+        return None if self.process is None else self.process.poll()
 
     def ask_to_end(self) -> None:
         """Once: finish the running rows. Twice: stop at once. SIGTERM does what Ctrl-C does, and
