@@ -281,11 +281,13 @@ class Forecast:
         """None before any speed is measured."""
         if not begun.most:  # nothing is generated: rows take what rows took
             done = counts.answered + counts.failed
-            rows = begun.rows - done if draining else self.rows - done
-            each = (now - self.began) / done if done else 0.0
-            return Left(each * rows, each * rows, each * rows) if done else None
+            if not done:
+                return None
+            rows = (begun.rows if draining else self.rows) - done
+            seconds = (now - self.began) / done * rows
+            return Left(seconds, seconds, seconds)
         pace = self._pace(now, stats)
-        if pace is None or not begun.rows:
+        if pace is None:
             return None
         waiting, prompt_tokens = 0, float(sum(row.unread for row in working))
         if not draining:

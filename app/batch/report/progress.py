@@ -3,12 +3,11 @@ JSON lines for programs (docs/batch.md lists them); notes in the journal."""
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Self
 
-from rich.console import Group
-from rich.live import Live
+from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
@@ -42,18 +41,18 @@ class Progress:
         self._told = float("-inf")
         self._bar = _Bar() if bar and not quiet and console.messages().is_terminal else None
         if self._bar is not None:
-            self.listeners.append(self._bar.update)
+            self.listeners.append(self._bar.show)
         elif not quiet:
             self.listeners.append(_Lines().update)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
-            self._bar.live.start()
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.live.stop()
+            self._bar.stop()
 
     def doing(self, text: str) -> AbstractContextManager[object]:
         """Say what is being waited for, if it takes long."""
@@ -85,11 +84,12 @@ class Progress:
             self._emit(json.dumps({"event": name, **values}) + "\n")
 
 
-class _Bar:
+class _Bar(RichProgress):
     """Three lines, so that they fit a terminal of 80 columns: the bar, the speeds, the memory."""
 
     def __init__(self) -> None:
-        self._progress = RichProgress(
+        self._below = [Text("", style="dim", no_wrap=True, overflow="ellipsis") for _ in range(2)]
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
@@ -98,21 +98,18 @@ class _Bar:
             TextColumn("[dim]{task.fields[cached]}"),
             TextColumn("[red]{task.fields[failed]}"),
             console=console.messages(),
-        )
-        self._task = self._progress.add_task("rows", total=None, left="", cached="", failed="")
-        self._speeds, self._occupancy = (
-            Text("", style="dim", no_wrap=True, overflow="ellipsis") for _ in range(2)
-        )
-        self.live = Live(
-            Group(self._progress, self._speeds, self._occupancy),
-            console=console.messages(),
             transient=True,
             redirect_stdout=False,
         )
+        self._rows = self.add_task("rows", total=None, left="", cached="", failed="")
 
-    def update(self, figures: JobFigures) -> None:
-        self._progress.update(
-            self._task,
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield from self._below
+
+    def show(self, figures: JobFigures) -> None:
+        self.update(
+            self._rows,
             description="finishing" if figures.draining else "rows",
             total=figures.rows,
             completed=figures.done,
@@ -120,8 +117,8 @@ class _Bar:
             cached=f"{figures.cached:,} cached" if figures.cached else "",
             failed=f"{figures.failed:,} failed" if figures.failed else "",
         )
-        self._speeds.plain = figures.speeds_text
-        self._occupancy.plain = figures.occupancy_text
+        speeds, occupancy = self._below
+        speeds.plain, occupancy.plain = figures.speeds_text, figures.occupancy_text
 
 
 class _Lines:

@@ -223,8 +223,6 @@ def write_results(
                 new[identity] = files.begin(identity)
                 stack.callback(new[identity].drop)
         for row, answer in answers(source, journal):
-            if answer is None:
-                continue
             identity = batch.output_file_id if answer.error is None else batch.error_file_id
             assert identity is not None
             rows[identity] += 1
