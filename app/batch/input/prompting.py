@@ -240,7 +240,7 @@ def _request_task(row: Fields, defaults: SamplingParams, *, strict: bool) -> Tas
 
 # Characters of a prompt: far beyond any context, far below what memory holds for all running rows.
 MOST_CHARACTERS = 16 * 2**20
-_MOST_SOURCE = 2**17  # characters of a template
+_MOST_SOURCE = 2**17  # bytes of a template
 # Filters that pad to any width a number says.
 _PADDING_FILTERS = ("center", "indent", "format", "wordwrap", "slice", "batch")
 _SHOWN = 12
@@ -256,11 +256,6 @@ class RowTemplate:
 
     def __init__(self, text: str, name: str) -> None:
         """Compile ``text``, which messages call ``name``. Raises RequestError with the line."""
-        if len(text) > _MOST_SOURCE:
-            raise RequestError(
-                f"{name} has {len(text):,} characters, and {_MOST_SOURCE:,} are the most that is"
-                " taken"
-            )
         environment = Sandbox(undefined=jinja2.StrictUndefined, keep_trailing_newline=False)
         for filter_name in _PADDING_FILTERS:
             del environment.filters[filter_name]
@@ -278,7 +273,7 @@ class RowTemplate:
     def load(cls, path: Path) -> RowTemplate:
         """The template in a UTF-8 file. Raises RequestError."""
         try:
-            return cls(named_text(path, "utf-8-sig"), str(path))
+            return cls(named_text(path, "utf-8-sig", _MOST_SOURCE), str(path))
         except (OSError, ValueError) as error:
             raise RequestError(f"{path} cannot be read: {reason(error)}") from error
 

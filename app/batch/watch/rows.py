@@ -1,11 +1,12 @@
 """States of all rows of a job, in 21 bytes a row, and its speeds over its whole time, in
 bounded memory."""
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -35,34 +36,28 @@ KINDS: Mapping[Which, tuple[RowState, ...]] = {
 }
 
 
-# Of a row: its state, the offset of its last record, tokens, answer tokens a second.
-_ROW = np.dtype("u1, i8, i4, i4, f4", align=False)
-_ROW.names = ("state", "offset", "prompt", "answer", "speed")
-_UNKNOWN = np.array((RowState.WAITING, -1, 0, 0, 0.0), _ROW)
-
-
 class Rows:
     """Indexes are those of the input. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._room = np.full(0, _UNKNOWN)  # beyond the known rows for more
-        self._count = 0
+        self._states = bytearray()
+        self._offsets = array("q")
+        self._prompts, self._answers = array("i"), array("i")  # tokens
+        self._speeds = array("f")  # answer tokens a second
         self._recent: deque[int] = deque(maxlen=_RECENT_KEPT)
-        self._running: list[int] = []
+        self._running: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        return self._count
-
-    @property
-    def _states(self) -> np.ndarray[Any, Any]:
-        return self._room["state"][: self._count]
+        return len(self._states)
 
     def grow(self, count: int) -> None:
         """Make room for at least ``count`` rows."""
-        self._count = max(self._count, min(count, _MOST))
-        if self._count > len(self._room):
-            more = max(self._count - len(self._room), len(self._room))
-            self._room = np.concatenate([self._room, np.full(more, _UNKNOWN)])
+        more = min(count, _MOST) - len(self._states)
+        if more > 0:
+            self._states.extend(bytes(more))
+            self._offsets.frombytes(b"\xff" * (8 * more))
+            for values in (self._prompts, self._answers, self._speeds):
+                values.frombytes(bytes(4 * more))
 
     def forget(self) -> None:
         """Start anew: what was known belongs to other answers."""
@@ -70,11 +65,13 @@ class Rows:
 
     def begin_run(self, *, keep_failures: bool) -> None:
         """Another run begins: answers are from before it now, failures are tried again."""
-        states = self._states
-        states[states == RowState.DONE] = RowState.EARLIER
-        again = [RowState.RUNNING, RowState.INVALID, *([] if keep_failures else [RowState.FAILED])]
-        states[np.isin(states, again)] = RowState.WAITING
-        self._running = []
+        table = bytearray(range(256))
+        table[RowState.RUNNING] = table[RowState.INVALID] = RowState.WAITING
+        table[RowState.DONE] = RowState.EARLIER
+        if not keep_failures:
+            table[RowState.FAILED] = RowState.WAITING
+        self._states = self._states.translate(table)
+        self._running = ()
         self._recent.clear()
 
     def finish(
@@ -88,51 +85,53 @@ class Rows:
     ) -> None:
         """Take in a journal's record, which begins at ``offset``: ``tokens`` of prompt and answer,
         answer tokens a second."""
-        if 0 <= index < _MOST:
-            self.grow(index + 1)
-            state = RowState.DONE if good else RowState.FAILED
-            self._room[index] = state, offset, *tokens, speed
-            self._recent.append(index)
+        if not 0 <= index < _MOST:
+            return
+        self.grow(index + 1)
+        self._states[index] = RowState.DONE if good else RowState.FAILED
+        self._offsets[index] = offset
+        self._prompts[index], self._answers[index] = tokens
+        self._speeds[index] = speed
+        self._recent.append(index)
 
     def set_running(self, indexes: Iterable[int]) -> None:
         """Set the rows that run now; others that ran and did not finish wait."""
-        self._change(self._running, RowState.RUNNING, RowState.WAITING)
-        self._running = self._change(indexes, RowState.WAITING, RowState.RUNNING)
+        for index in self._running:
+            if self._states[index] == RowState.RUNNING:
+                self._states[index] = RowState.WAITING
+        self._running = tuple(one for one in indexes if 0 <= one < _MOST)
+        for index in self._running:
+            self.grow(index + 1)
+            if self._states[index] == RowState.WAITING:
+                self._states[index] = RowState.RUNNING
 
     def set_invalid(self, indexes: Iterable[int]) -> None:
         """Rows that ask nothing."""
-        self._change(indexes, None, RowState.INVALID)
-
-    def _change(
-        self, indexes: Iterable[int], before: RowState | None, after: RowState
-    ) -> list[int]:
-        """Give ``after`` to those that are ``before``, or to all; the indexes that can be."""
-        known = [index for index in indexes if 0 <= index < _MOST]
-        self.grow(max(known, default=-1) + 1)
-        for index in known:
-            if before is None or self._states[index] == before:
-                self._states[index] = after
-        return known
+        for index in indexes:
+            if 0 <= index < _MOST:
+                self.grow(index + 1)
+                self._states[index] = RowState.INVALID
 
     def close(self) -> None:
         """Every row has a result: those without one in the journal were not valid."""
-        states = self._states
-        states[states <= RowState.RUNNING] = RowState.INVALID
+        table = bytearray(range(256))
+        table[RowState.WAITING] = table[RowState.RUNNING] = RowState.INVALID
+        self._states = self._states.translate(table)
 
     def state(self, index: int) -> RowState:
         """The state of a row."""
-        return RowState(self._states[index]) if index < self._count else RowState.WAITING
+        return RowState(self._states[index]) if index < len(self._states) else RowState.WAITING
 
     def offset(self, index: int) -> int | None:
         """Offset of the row's last record in the journal."""
-        offset = int(self._room["offset"][index]) if index < self._count else -1
+        offset = self._offsets[index] if index < len(self._offsets) else -1
         return None if offset < 0 else offset
 
     def counts(self) -> dict[Which, int]:
         """How many rows of each kind there are."""
-        count = np.bincount(self._states, minlength=len(RowState)).tolist()
-        kinds = {kind: sum(count[state] for state in states) for kind, states in KINDS.items()}
-        return {"all": self._count, **kinds}
+        count = self._states.count
+        kinds = {kind: sum(map(count, states)) for kind, states in KINDS.items()}
+        return {"all": len(self), **kinds}
 
     def live(self) -> list[int]:
         """The running rows, then those that finished last, the latest first."""
@@ -143,14 +142,16 @@ class Rows:
         self, which: Which, by: By = "row", *, down: bool = False, known: bool = False
     ) -> list[int] | range:
         """Rows of a kind in an order. ``known``: of all, those that something is known of."""
+        states = np.frombuffer(bytes(self._states), np.uint8)
         if which in KINDS:
-            found = np.flatnonzero(np.isin(self._states, KINDS[which]))
+            found = np.flatnonzero(np.isin(states, KINDS[which]))
         elif by == "row" and not known:
-            return range(self._count)[:: -1 if down else 1]
+            return range(len(self))[:: -1 if down else 1]
         else:
-            found = np.flatnonzero(self._states >= (RowState.RUNNING if known else 0))
+            found = np.flatnonzero(states >= (RowState.RUNNING if known else 0))
         if by != "row":
-            values = self._room[by][found].astype(float)
+            columns = {"prompt": self._prompts, "answer": self._answers, "speed": self._speeds}
+            values = np.array(columns.get(by, states), float)[found]
             # Equal ones stay in the order of their rows, in either direction.
             found = found[np.argsort(-values if down else values, kind="stable")]
         elif down:
