@@ -8,8 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from app.batch.journal.journal import journal_path
 from app.batch.report.figures import status_of
 from tests.app import stopping
@@ -20,57 +18,8 @@ MANY = 120  # that are not all answered before a test has looked
 SHORT = ["--max-tokens", "8"]
 
 
-def request(name: str, **body: Any) -> dict[str, Any]:
-    chat = "messages" in body
-    url = "/v1/chat/completions" if chat else "/v1/completions"
-    return {"custom_id": name, "method": "POST", "url": url, "body": {"model": "any", **body}}
-
-
 def numbers(path: Path, count: int) -> Path:
     return write_rows(path, [{"id": i, "prompt": f"The number {i} is"} for i in range(count)])
-
-
-def test_openai_lines(batch: Batch, tmp_path: Path) -> None:
-    asked = [{"role": "user", "content": "What is 2 + 3?"}]
-    rows = [
-        request("chat", messages=asked),
-        request("some", messages=asked, n=2, temperature=1, seed=1, logprobs=True, top_logprobs=3),
-        request("text", prompt="The number 7 is", logprobs=2),
-        request("long", prompt="word " * 5000),
-        request("bad", prompt=7),
-    ]
-    write_rows(batch.source, rows)
-    report = tmp_path / "report.json"
-    batch(*SHORT, "-q", "--report", report, code=1)
-    lines = batch.records
-    bodies = [line["response"]["body"] for line in lines]
-    assert [
-        (
-            line["custom_id"],
-            line["response"]["status_code"],
-            len(line["response"]["body"].get("choices", ())),
-            line["error"] and line["error"]["code"],
-        )
-        for line in lines
-    ] == [
-        ("chat", 200, 1, None),
-        ("some", 200, 2, None),
-        ("text", 200, 1, None),
-        ("long", 400, 0, "context_length_exceeded"),
-        ("bad", 400, 0, "unsupported_parameter"),
-    ]
-    spoken = bodies[1]["choices"][0]
-    tokens = [entry["token"] for entry in spoken["logprobs"]["content"]]
-    assert "".join(tokens) == spoken["message"]["content"]
-
-    figures = json.loads(report.read_text())
-    assert figures["summary"]["errors"]["context_length_exceeded"] == 1
-    assert figures["engine"]["steps"] > 0
-
-    types = pytest.importorskip("openai.types")
-    for body in bodies[:2]:
-        types.chat.ChatCompletion.model_validate(body, strict=True)
-    types.Completion.model_validate(bodies[2], strict=True)
 
 
 def test_a_growing_output_over_kills(

@@ -129,16 +129,6 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
         assert part in command.text
 
 
-def test_what_is_shown_of_an_input_is_what_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "t.j2").write_text("Translate: {{ text }}")
-    write_rows(tmp_path / "in.jsonl", [{"text": "one"}, {"other": "two"}, {"text": "three"}])
-    command = BatchCommand(form(input="in.jsonl", template="t.j2").spec(), tmp_path)
-    found = preview(command.asked(), rows=2)
-    assert (found.format, found.more) == ("jsonl", True)
-    assert found.rows[0].prompt == "Translate: one"
-    assert "text" in (found.rows[1].error or "")
-
-
 def test_names_of_outputs() -> None:
     for given, name in (
         ("a/prompts.jsonl.gz", "a/prompts.out.jsonl"),
@@ -159,3 +149,13 @@ def test_the_last_words_of_a_command(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         assert last_words(path) == said
+
+
+def test_what_is_shown_of_an_input_is_what_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "t.j2").write_text("Translate: {{ text }}")
+    write_rows(tmp_path / "in.jsonl", [{"text": "one"}, {"other": "two"}, {"text": "three"}])
+    command = BatchCommand(form(input="in.jsonl", template="t.j2").spec(), tmp_path)
+    found = preview(command.asked(), rows=2)
+    assert (found.format, found.more) == ("jsonl", True)
+    assert found.rows[0].prompt == "Translate: one"
+    assert "text" in (found.rows[1].error or "")
