@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
-from app.batch.input.scan import InputScan, Refused, scan
+from app.batch.input.scan import InputScan, RefusedRows, scan
 from app.batch.journal.journal import Entries
 from app.batch.schedule.engines import JobPlan, free_memory, placements, slots_for
 from app.batch.spec import BatchSpec
@@ -90,7 +90,7 @@ class Lengths:
     common: list[int] | None = None  # tokens that all prompts begin with; None before the first
     prompts: int = 0  # of rows and their parts, that run without an adapter of their own
     # Rows that are valid, and cannot be asked of this model in this context.
-    unfit: Refused = field(default_factory=Refused)
+    unfit: RefusedRows = field(default_factory=RefusedRows)
 
     @property
     def depth(self) -> int | None:

@@ -18,7 +18,7 @@ _SHOWN = 3
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedRows:
     """Rows that cannot be asked: how many, and the first with their places."""
 
     count: int = 0
@@ -48,7 +48,7 @@ class InputScan:
     skipped: int = 0  # of the reusable ones: they stay failed
     characters: int = 0  # of the pending rows' prompts
     places: dict[Priority, Places] = field(default_factory=dict)  # of the pending rows
-    refused: Refused = field(default_factory=Refused)  # rows that are not valid
+    refused: RefusedRows = field(default_factory=RefusedRows)  # rows that are not valid
     repeats: Repeats = NO_REPEATS  # valid, though an earlier row has their id
     invalid_rows: list[int] = field(default_factory=list)  # indexes of the first thousand
 
