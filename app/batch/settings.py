@@ -14,9 +14,6 @@ from runtimes.untrusted import Fields, JsonObject
 
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)  # of rows that ask nothing
-# What journals from before there was anything else do not say.
-_LATER = {"computing": None, "adapters": None, "task": "generate"}
-_LATER_SAMPLING = {"thinking": None, "think_tokens": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +35,14 @@ class JobSettings:
     def as_json(self) -> JsonObject:
         """Return the settings of the journal's header, exactly as they are read back."""
         value: JsonObject = json.loads(_canonical(asdict(self)))
-        for values, usual in ((value, _LATER), (value["sampling"], _LATER_SAMPLING)):
-            for name in usual:
-                if values[name] == usual[name]:
-                    del values[name]
+        for name in ("computing", "adapters"):
+            if value[name] is None:
+                del value[name]
+        for name in ("thinking", "think_tokens"):  # as in journals from before there were any
+            if value["sampling"][name] is None:
+                del value["sampling"][name]
+        if self.task == "generate":  # as in journals from before there were others
+            del value["task"]
         return value
 
     def digest(self) -> bytes:
