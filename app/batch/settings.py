@@ -29,12 +29,12 @@ class JobSettings:
     context: int | None = None
     kv_type: str = "f16"
     task: str = "generate"  # what rows without a request ask for
-    computing: Fields | None = None  # what a reproducible job's last digits depend on
+    computing: Mapping[str, Any] | None = None  # what a reproducible job's last digits depend on
     adapters: Mapping[str, str] | None = None  # checksums by name
 
-    def as_json(self) -> JsonObject:
+    def as_json(self) -> dict[str, Any]:
         """Return the settings of the journal's header, exactly as they are read back."""
-        value: JsonObject = json.loads(_canonical(asdict(self)))
+        value: dict[str, Any] = json.loads(_canonical(asdict(self)))
         for name in ("computing", "adapters"):
             if value[name] is None:
                 del value[name]
