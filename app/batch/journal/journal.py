@@ -49,12 +49,10 @@ _KEPT = "Every row written so far is kept"
 class Entries:
     """Places of the rows' records: parallel arrays, 25 bytes a row, so that millions fit."""
 
-    def __init__(self, *, keep_failures: bool = False) -> None:
-        """``keep_failures`` lets a row's failure stand as its result, so that it is not tried
-        again."""
+    def __init__(self) -> None:
         self.keys, self.indexes, self.offsets = array("Q"), array("q"), array("q")
         self.answered = array("b")
-        self.keep_failures = keep_failures
+        self.keep_failures = False  # a row's failure stands as its result: it is not tried again
 
     def add(self, key: bytes, index: int, offset: int, answered: bool) -> None:
         """Note one record."""
@@ -139,9 +137,9 @@ class Journal(JournalState):
         if sync:
             self._fsync()
 
-    def append(self, key: bytes, index: int, answer: Answer) -> int:
-        """Add a finished row; return its offset. It is on the disk after the next ``sync``; until
-        then only a power cut or a crash of the system can take it away."""
+    def append(self, key: bytes, index: int, answer: Answer) -> None:
+        """Add a finished row. It is on the disk after the next ``sync``; until then only a power
+        cut or a crash of the system can take it away."""
         offset, answered = self._end, answer.error is None
         record = {"key": key.hex(), "index": index, "ok": answered, "answer": answer.to_json()}
         self._write(sealed_line(record))
@@ -149,7 +147,6 @@ class Journal(JournalState):
         self.entries.add(key, index, offset, answered)
         if self._unsynced >= _GROUP_ROWS:
             self._fsync()
-        return offset
 
     @property
     def synced(self) -> bool:
@@ -196,7 +193,7 @@ class Journal(JournalState):
 
     def forget(self) -> None:
         """Ignore what is there; ``begin`` will drop it."""
-        self.entries = Entries(keep_failures=self.entries.keep_failures)
+        self.entries = Entries()
         self.settings, self.lengths = None, LengthCounts()
         self._forgotten = True
 

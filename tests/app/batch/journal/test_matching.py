@@ -15,7 +15,8 @@ def key(number: int) -> bytes:
 
 
 def entries(records: list[tuple[int, bool]], *, keep_failures: bool = False) -> Entries:
-    made = Entries(keep_failures=keep_failures)
+    made = Entries()
+    made.keep_failures = keep_failures
     for offset, (number, answered) in enumerate(records):
         made.add(key(number), offset, offset, answered)
     return made
