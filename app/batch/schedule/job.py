@@ -187,7 +187,7 @@ class Job:
         try:
             params, style = self._params(row, turn), self._defaults.style
             said = prepare(task, member.engine, params, style, messages=row.messages)
-            row.params, row.parser, row.prompt_tokens = said.params, said.form.parser, len(said.ids)
+            row.parser = said.form.parser
             row.tokens.clear()
             left = None if row.deadline is None else row.deadline - time.monotonic()
             request = said.request(

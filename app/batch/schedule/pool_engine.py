@@ -78,9 +78,7 @@ class InFlightRow:
     alone: bool = False  # a suspect, which runs with no other row
     deadline: float | None = None
     begun: bool = False  # whether it was ever given to an engine
-    params: SamplingParams = field(default_factory=SamplingParams)  # of the turn that is asked
     parser: Callable[[], ToolParser | None] = lambda: None  # finds calls of tools in its answer
-    prompt_tokens: int = 0
     stream: Stream | None = None
     tokens: Counter[int] = field(default_factory=Counter)  # of each sample of this turn, so far
 
@@ -88,11 +86,12 @@ class InFlightRow:
         """Progress of a row that has a slot."""
         for chunk in self.stream.take() if self.stream else ():
             self.tokens[chunk.index] += len(chunk.token_ids)
-        most = self.params.max_tokens
+        asked = self.requests[-1]
+        most = asked.params.max_tokens
         return RowProgress(
-            answers=[(self.tokens[i], most) for i in range(self.params.samples)],
+            answers=[(self.tokens[i], most) for i in range(asked.params.samples)],
             later=self.input.task.asked - len(self.completions) - 1,
-            unread=0 if self.tokens else self.prompt_tokens,
+            unread=0 if self.tokens else len(asked.prompt),
         )
 
     @property
