@@ -11,8 +11,6 @@ itself; the results of all of them; and that command as a process that a screen 
 ANSWERS and REPORT are hashes of the paths. The oldest go when there are too many.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Comparisons in words: lines for screens and the shell, tables, Markdown and JSON for files."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

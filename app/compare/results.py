@@ -1,8 +1,6 @@
 """Results of a file of prompts: the answers of several files, how far they agree with those of the
 first file, figures and votes. ``dataclasses.asdict`` is the JSON of a report, see ``report.py``."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
