@@ -29,8 +29,8 @@ def test_it_is_saved_once_and_resuming_uses_it(batch: Batch, saved: Path) -> Non
         return [record["usage"]["cached_tokens"] for record in batch.records]
 
     write_rows(batch.source, questions(12))
-    # One row, no beginning, or answers that must not depend on it: nothing is saved.
-    for flags in ([*WORDS, "--limit", "1"], WORDS[:-2], [*WORDS, "--reproducible"]):
+    # One row, or answers that must not depend on it: nothing is saved.
+    for flags in ([*WORDS, "--limit", "1"], [*WORDS, "--reproducible"]):
         batch(*flags, "--fresh")
     assert not saved.exists()
     batch(*WORDS, "--fresh", "--limit", "6")

@@ -37,10 +37,9 @@ def test_the_same_answers_to_the_last_bit(
     batch(*flags, "--slots", "3", out=killed)
     batch(*flags, "--slots", "1")
     assert [record["id"] for record in batch.records] == list(range(ROWS))
-    for form in ("jsonl", "openai", "csv"):  # made of the journals, without the model
-        for out in (killed, batch.out):
-            batch(*flags, "--format", form, out=out)
-        assert killed.read_bytes() == batch.out.read_bytes()
-        assert len(killed.read_bytes().splitlines()) >= ROWS
+    assert killed.read_bytes() == batch.out.read_bytes()
+    for out in (killed, batch.out):  # made of the journals, without the model
+        batch(*flags, "--format", "openai", out=out)
+    assert killed.read_bytes() == batch.out.read_bytes()
     other = batch(*flags, "--threads", "2", code=2)
     assert "threads: 1 -> 2" in other.stderr
