@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from app.figures import aligned, duration
@@ -118,15 +119,18 @@ def tables(sweep: Sweep) -> Iterator[tuple[str, list[list[str]]]]:
             alone = ours[1].tps if 1 in ours else None
             table = [[*_HEAD, *others, *(["ratio to the best"] if others else [])]]
             for rows, one in ours.items():
-                line = [str(rows), f"{one.tps:,.1f}"]
-                line.append(f"{one.tps / alone:.2f}x" if alone else "")
-                line += [duration(one.ttft_s) if one.ttft_s is not None else ""]
-                line += [f"{1e3 * one.tpot_s:,.1f} ms" if one.tpot_s else ""]
-                line += [f"{one.memory / 1e6:,.0f}" if one.memory else ""]
-                line += [_share(one.bytes_per_s, sweep.bandwidth)]
-                line += [_share(one.operations_per_s, peak)]
                 theirs = [_speed(sides[other], rows) for other in others]
-                line += [f"{tps:,.1f}" if tps else "failed" for tps in theirs]
+                line = [
+                    str(rows),
+                    f"{one.tps:,.1f}",
+                    f"{one.tps / alone:.2f}x" if alone else "",
+                    "" if one.ttft_s is None else duration(one.ttft_s),
+                    f"{1e3 * one.tpot_s:,.1f} ms" if one.tpot_s else "",
+                    f"{one.memory / 1e6:,.0f}" if one.memory else "",
+                    _share(one.bytes_per_s, sweep.bandwidth),
+                    _share(one.operations_per_s, peak),
+                    *(f"{tps:,.1f}" if tps else "failed" for tps in theirs),
+                ]
                 if others:
                     line.append(f"{one.tps / max(theirs):.2f}" if max(theirs) else "")
                 table.append(line)
@@ -173,30 +177,28 @@ def verdicts(sweep: Sweep) -> list[str]:
     """Sentences of what batching gains, and which file is first, for each length."""
     said = []
     for (prompt, answer), files in groups(sweep).items():
-        ours = {key: by_side(measured)[OURS] for key, measured in files.items()}
-        name, rows, times = "", 0, 0.0
-        for key, found in ours.items():
-            best = max(found.values(), key=lambda one: one.tps)
-            if 1 in found and best.tps / found[1].tps > times:
-                name, rows, times = named(*key), best.cell.rows, best.tps / found[1].tps
-        if times:
+        ours = {named(*key): by_side(measured)[OURS] for key, measured in files.items()}
+        gains = [
+            (one.tps / found[1].tps, name, rows)
+            for name, found in ours.items()
+            if 1 in found and found[1].tps
+            for rows, one in found.items()
+        ]
+        if gains:
+            times, name, rows = max(gains, key=itemgetter(0))
             said.append(
                 f"{prompt} + {answer} tokens: batched over one after another at most {times:.2f}x"
                 f" ({name}, {rows} row{'s' * (rows > 1)})"
             )
-        firsts: dict[str, list[int]] = {}
+        firsts: dict[str, list[str]] = {}
         for count in sorted({rows for found in ours.values() for rows in found}):
-            having = [key for key in ours if count in ours[key]]
-            fastest = max(having, key=lambda key: ours[key][count].tps)
-            firsts.setdefault(named(*fastest), []).append(count)
+            having = [name for name in ours if count in ours[name]]
+            fastest = max(having, key=lambda name: ours[name][count].tps)
+            firsts.setdefault(fastest, []).append(str(count))
         if len(ours) > 1:
-            told = "; ".join(f"{name} ({_list(counts)})" for name, counts in firsts.items())
+            told = "; ".join(f"{name} ({', '.join(counts)})" for name, counts in firsts.items())
             said.append(f"{prompt} + {answer} tokens, fastest by rows: {told}")
     return said
-
-
-def _list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def last_path() -> Path:

@@ -53,6 +53,8 @@ def _value(hint: Any, data: Any) -> Any:
         return data
     if origin is dict:
         return {str(name): _value(arms[1], value) for name, value in data.items()}
+    if origin is list:
+        return [_value(arms[0], value) for value in data]
     if origin is tuple and arms[1] is Ellipsis:
         return tuple(_value(arms[0], value) for value in data)
     if origin is tuple:

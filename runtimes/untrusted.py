@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 from runtimes.errors import IngotError, ModelError
 
+JsonObject = dict[str, Any]
+Fields = Mapping[str, Any]  # of one that is only read
 _MOST_NAME, _MOST_PART = 1024, 255  # bytes in UTF-8
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # Characters by which a terminal, or a reader of its text, takes data for a command: C0, DEL and C1

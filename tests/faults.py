@@ -176,7 +176,7 @@ FAULTS = [
         "os.ftruncate(self._descriptor, self._end)",
         "pass",
     ),
-    Fault("app/batch/input/source.py", "index >= self.limit", "index > self.limit"),
+    Fault("app/batch/input/source.py", "rows.limit)", "rows.limit and 9)"),
     Fault("app/batch/input/source.py", "== self.number - 1", "== self.number"),
     Fault("app/batch/output/merge.py", "range(1, count + 1)", "range(1, count)"),
     Fault("app/batch/output/publish.py", "os.truncate(self._out, end)", "pass"),

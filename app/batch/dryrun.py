@@ -1,11 +1,10 @@
 """Forecast of a job without loading weights: its rows, tokens, memory and time."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
-from app.batch.input.scan import InputScan, scan
+from app.batch.input.scan import InputScan, RefusedRows, scan
 from app.batch.journal.journal import Entries
 from app.batch.schedule.engines import JobPlan, free_memory, placements, slots_for
 from app.batch.spec import BatchSpec
@@ -16,7 +15,14 @@ from app.openai.task import Task
 from app.openai.validation import Problem
 from app.prompts import PromptStyle, refusal_code
 from runtimes.backend import MemoryEstimate
-from runtimes.chat import Message, encode_chat, encode_continuation, encode_text
+from runtimes.chat import (
+    Messages,
+    ToolSchemas,
+    Variables,
+    encode_chat,
+    encode_continuation,
+    encode_text,
+)
 from runtimes.engine.kv_cache import LEAST_SHARED
 from runtimes.engine.prefix_pool import common_prefix
 from runtimes.errors import RequestError
@@ -29,8 +35,8 @@ from runtimes.planner.known import load_plan
 from runtimes.planner.plan import TRIAL_TOKENS, Figures
 from runtimes.request import SamplingParams
 from runtimes.settings import PROMPT_CHUNK, RunnerSettings
+from runtimes.untrusted import JsonObject
 
-_PROBLEMS_KEPT = 5
 _NOTE_SECONDS = 10.0
 
 
@@ -52,20 +58,17 @@ class FileEncoder:
 
     def encode_chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         template: str | None = None,
-        tools: Sequence[Message] | None = None,
-        variables: Mapping[str, Any] | None = None,
+        tools: ToolSchemas | None = None,
+        variables: Variables | None = None,
     ) -> list[int]:
         """Ids of a conversation, by the model's chat template or by ``template``."""
         template = template or self.model.chat_template
         return encode_chat(self.tokenizer, template, messages, tools, variables)
 
     def encode_continuation(
-        self,
-        context: str | Sequence[Message],
-        continuation: str,
-        variables: Mapping[str, Any] | None = None,
+        self, context: str | Messages, continuation: str, variables: Variables | None = None
     ) -> tuple[list[int], int]:
         """Ids of both together, and where the continuation begins."""
         template = self.model.chat_template
@@ -86,8 +89,8 @@ class Lengths:
     longest_where: str = ""
     common: list[int] | None = None  # tokens that all prompts begin with; None before the first
     prompts: int = 0  # of rows and their parts, that run without an adapter of their own
-    unfit: int = 0  # rows that are valid, and cannot be asked of this model in this context
-    problems: list[tuple[str, Problem]] = field(default_factory=list)
+    # Rows that are valid, and cannot be asked of this model in this context.
+    unfit: RefusedRows = field(default_factory=RefusedRows)
 
     @property
     def depth(self) -> int | None:
@@ -131,27 +134,22 @@ def measure(plan: JobPlan, note: Callable[[str], None]) -> Lengths:
             tasks = row.task.parts or [row.task]
             sizes = [_sizes(part, encoder, style, part.sampling or sampling) for part in tasks]
         except RequestError as error:
-            found.unfit += 1
-            if len(found.problems) < _PROBLEMS_KEPT:
-                found.problems.append((row.where, Problem(refusal_code(error), str(error))))
+            found.unfit.add(row.where, Problem(refusal_code(error), str(error)))
             continue
         found.rows += 1
-        found.prompt_tokens += sum(prompt for prompt, _, _ in sizes)
-        found.answer_tokens += sum(answers for _, answers, _ in sizes)
-        longest = max(len(ids) for _, _, ids in sizes)
-        for part, (_, _, ids) in zip(tasks, sizes, strict=True):
+        for part, (prompt, answers, ids) in zip(tasks, sizes, strict=True):
+            found.prompt_tokens += prompt
+            found.answer_tokens += answers
             if part.embed is None and row.task.adapter is None:  # a text is embedded whole
                 found.begin_with(ids)
-        if longest > found.longest:
-            found.longest, found.longest_where = longest, row.where
+            if len(ids) > found.longest:
+                found.longest, found.longest_where = len(ids), row.where
         if time.monotonic() - noted > _NOTE_SECONDS:
             noted = time.monotonic()
             note(f"{found.rows:,} rows counted, {found.prompt_tokens:,} tokens")
-    if plan.spec.rows.strict and found.unfit:
-        named = [f"{source.name}, {where}: {p.message}" for where, p in found.problems]
-        raise RequestError(
-            "\n".join([*named, f"--strict: {found.unfit:,} rows do not fit; nothing was done"])
-        )
+    if plan.spec.rows.strict and found.unfit.count:
+        named = found.unfit.lines(source.name, "that do not fit")
+        raise RequestError("\n".join([*named, "--strict: nothing was done; fix these rows"]))
     return found
 
 
@@ -187,7 +185,7 @@ class DryRun:
     @property
     def invalid(self) -> int:
         """Rows that would become errors."""
-        return self.found.invalid + self.lengths.unfit
+        return self.found.invalid + self.lengths.unfit.count
 
     @property
     def most_seconds(self) -> float | None:
@@ -202,10 +200,10 @@ class DryRun:
             + self.lengths.answer_tokens / measured[together]
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """For ``--json``."""
         lengths, seconds = self.lengths, self.most_seconds
-        problems = [*self.found.problems, *lengths.problems]
+        problems = [*self.found.refused.first, *lengths.unfit.first]
         return {
             "rows": self.found.rows,
             "valid": self.found.rows - self.invalid,
@@ -233,18 +231,20 @@ class DryRun:
     def as_text(self) -> str:
         """For people, a line for each thing."""
         found, lengths, name = self.found, self.lengths, self.plan.source.name
-        lines = found.notes(name)
-        lines += [f"{name}, {where}: {p.message}" for where, p in lengths.problems]
-        if lengths.unfit > len(lengths.problems):
-            lines.append(f"and {lengths.unfit - len(lengths.problems):,} more that do not fit")
-        valid = found.rows - self.invalid
-        lines.append(f"rows:    {found.rows:,}: {valid:,} valid, {self.invalid:,} invalid")
-        lines.append(
+        lines = found.notes(name) + lengths.unfit.lines(name, "that do not fit")
+        lines += [
+            f"rows:    {found.rows:,}: {found.rows - self.invalid:,} valid, {self.invalid:,} "
+            "invalid",
             f"tokens:  {lengths.prompt_tokens:,} of prompts, at most {lengths.answer_tokens:,} of "
-            "answers"
-        )
+            "answers",
+        ]
         if lengths.read_once:
-            lines.append(f"once:    {self._once()}")
+            figures, saved = self.figures, lengths.saved
+            time = f", {duration(saved / figures.prefill_tps)}" if figures else ""
+            lines.append(
+                f"once:    the {lengths.read_once:,} tokens that all prompts begin with: saves "
+                f"{saved:,} tokens{time}"
+            )
         if lengths.rows:
             lines.append(
                 f"longest: {lengths.longest:,} tokens of a context of {lengths.context:,} "
@@ -252,21 +252,13 @@ class DryRun:
             )
         memory = self.memory
         times = f"{self.engines} x " if self.engines > 1 else ""
-        lines.append(
+        lines += [
             f"memory:  {times}{gib(memory.total)} of {gib(self.free_bytes)} free: weights "
             f"{gib(memory.weights)}, KV cache {gib(memory.kv)} ({self.slots} slots x "
-            f"{lengths.context:,} tokens), the rest {gib(memory.compute + memory.overhead)}"
-        )
-        lines.append(f"time:    {self._time()}")
+            f"{lengths.context:,} tokens), the rest {gib(memory.compute + memory.overhead)}",
+            f"time:    {self._time()}",
+        ]
         return "".join(line + "\n" for line in lines)
-
-    def _once(self) -> str:
-        lengths, figures = self.lengths, self.figures
-        said = f"the {lengths.read_once:,} tokens that all prompts begin with: saves "
-        said += f"{lengths.saved:,} tokens"
-        return (
-            said if figures is None else f"{said}, {duration(lengths.saved / figures.prefill_tps)}"
-        )
 
     def _time(self) -> str:
         seconds, figures = self.most_seconds, self.figures
@@ -298,16 +290,9 @@ def dry_run(plan: JobPlan, note: Callable[[str], None]) -> DryRun:
     engines = 1 if plan.spec.running.ray is not None else len(placements(plan.engines, choice))
     slots = slots_for(plan, max(1, lengths.rows), engines)
     settings = replace(choice.settings, slots=slots)
-    return DryRun(
-        plan=plan,
-        found=found,
-        lengths=lengths,
-        slots=slots,
-        memory=estimate(choice.file, settings),
-        free_bytes=free_memory(),
-        figures=_planned(plan.spec, lengths.depth),
-        engines=engines,
-    )
+    figures = _planned(plan.spec, lengths.depth)
+    memory = estimate(choice.file, settings)
+    return DryRun(plan, found, lengths, slots, memory, free_memory(), figures, engines)
 
 
 def _planned(spec: BatchSpec, depth: int | None) -> Figures | None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from app.options import ModelOptions
 from app.prompts import clean_argument
 from quantize.disk import outfile
 from runtimes.errors import RequestError
+from runtimes.untrusted import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def run_embed(job: EmbedJob, *, quiet: bool) -> ExitCode:
         vectors, errors = list[npt.NDArray[np.float32]](), list[str]()
 
         def take(line: bytes) -> None:
-            record: dict[str, Any] = json.loads(line)
+            record: JsonObject = json.loads(line)
             if "error" in record:
                 errors.append(record["error"]["message"])
             else:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 from app import console
 from app.batch.input.prompting import Prompting
@@ -17,7 +16,7 @@ from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.engines import Count, JobPlan, parse_count, placements
 from app.batch.settings import JobSettings
-from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec, spec_json
+from app.batch.spec import TEST_ROWS, TEST_TOKENS, BatchSpec
 from app.exitcodes import ExitCode
 from app.models.planning import LoadChoice, choose, plan_files
 from app.models.prefixes import shared_prefixes
@@ -30,6 +29,7 @@ from runtimes.machine.selftest import ensure
 from runtimes.models.modelfile import fingerprint
 from runtimes.models.registry import backend_of, gives_embeddings
 from runtimes.settings import PROMPT_CHUNK
+from runtimes.untrusted import JsonObject
 from runtimes.worker.recovery import DeathLimit, Recovery
 
 # What a job asks beside answers: options that contradict it, and a file that can do it.
@@ -46,12 +46,10 @@ def check_task(spec: BatchSpec) -> Sequence[str] | None:
     others = [one.name for one in fields(given) if getattr(given, one.name)]
     if spec.rows.json_schema_field is not None:
         others.append("json_schema_field")
-    if task == "classify" and others == ["choice"] and given.choice is not None:
-        if len(set(given.choice)) < max(2, len(given.choice)) or not all(
-            choice.strip() for choice in given.choice
-        ):
+    if task == "classify" and others == ["choice"] and (choices := given.choice):
+        if len({choice.strip() for choice in choices} - {""}) < max(2, len(choices)):
             raise RequestError("--task classify needs two different --choice at least, none blank")
-        return given.choice
+        return choices
     if others:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise RequestError(f"--task {task} generates nothing: leave {flags} out")
@@ -85,11 +83,12 @@ def run_batch(
     Raises IngotError; what was answered is in the journal then.
     """
     model, output, rows, out, running = spec.model, spec.output, spec.rows, spec.out, spec.running
+    on_ray = running.ray is not None
     if model is None:
         raise RequestError("name the model: ingot batch IN OUT --model MODEL")
     if output is None and not (spec.test or rows.dry_run):
         raise RequestError("name the output too: ingot batch IN OUT --model MODEL (- for stdout)")
-    to_stdout, asked = spec.test or output == "-", spec_json(spec)
+    to_stdout = spec.test or output == "-"
     if to_stdout and not rows.dry_run:
         if as_json:
             raise RequestError("--json prints the figures to stdout, where the records go already")
@@ -97,22 +96,22 @@ def run_batch(
             raise RequestError("--unordered needs an output file that can be resumed, not stdout")
     if out.report is not None:
         check_report(out.report, _used(spec))
-    params, limit = spec.samples.apply(spec.sampling.params()), rows.limit
+    params = spec.samples.apply(spec.sampling.params())
     labels = check_task(spec)
     params = replace(params, constraint=None if labels else spec.constraints.constraint())
     if spec.test:
         params = replace(params, max_tokens=min(params.max_tokens, TEST_TOKENS))
-        limit = min(limit or TEST_ROWS, TEST_ROWS)
-    if spec.adapters.adapter and (running.ray is not None or rows.task == "embed"):
-        other = "--task embed" if running.ray is None else "--ray"
+        rows = replace(rows, limit=min(rows.limit or TEST_ROWS, TEST_ROWS))
+    if spec.adapters.adapter and (on_ray or rows.task == "embed"):
+        other = "--ray" if on_ray else "--task embed"
         raise RequestError(
             f"{other} has no adapters: leave --adapter out, or merge it into the model"
         )
-    if running.ray is not None:
+    if on_ray:
         from app.batch.schedule.cluster import require_ray
 
         require_ray()
-    engines = parse_count(running.engines or ("1" if running.ray is None else "auto"))
+    engines = parse_count(running.engines or ("auto" if on_ray else "1"))
     prompting = Prompting.from_options(
         rows, params, TEST_TOKENS if spec.test else None, labels=labels, raw=spec.raw
     )
@@ -135,7 +134,7 @@ def run_batch(
     if rows.task in ("score", "classify"):
         choice.file.require_writer()
     if spec.reproducible:
-        choice = _alike(choice, engines, ray=running.ray is not None)
+        choice = _alike(choice, engines, ray=on_ray)
     file = choice.file
     with console.doing(f"reading {file.path.name} for its checksum", quiet=quiet):
         checksum = fingerprint(file)
@@ -153,14 +152,8 @@ def run_batch(
         computing=_computing(choice) if spec.reproducible else None,
         adapters={one.name: one.digest for one in choice.adapters} or None,
     )
-    opening = open_source(
-        spec.input,
-        format=rows.input_format,
-        prompting=prompting,
-        limit=limit,
-        shard=None if out.shard is None else Shard.parse(out.shard),
-        digest=settings.digest(),
-    )
+    shard = None if out.shard is None else Shard.parse(out.shard)
+    opening = open_source(spec.input, prompting, shard=shard, digest=settings.digest())
     with (
         sigterm_as_ctrl_c(),
         console.doing("reading the input", quiet=quiet) as opened,
@@ -172,7 +165,7 @@ def run_batch(
             from app.batch.dryrun import dry_run
 
             looked = dry_run(plan, console.note)
-            console.emit(looked.as_text() if not as_json else json.dumps(looked.as_json()) + "\n")
+            console.emit(json.dumps(looked.as_json()) + "\n" if as_json else looked.as_text())
             return ExitCode.ROWS_FAILED if looked.invalid else ExitCode.DONE
         if rows.strict:
             from app.batch.dryrun import measure
@@ -184,7 +177,7 @@ def run_batch(
         if to_stdout:
             summary = run_to_stdout(plan, progress, write)
         else:
-            summary = run_to_file(plan, Path(str(output)), progress, asked=asked)
+            summary = run_to_file(plan, Path(str(output)), progress)
         if out.report is not None:
             to = str(output or "-")
             write_report(out.report, summary, settings, input=spec.input, output=to)
@@ -205,12 +198,9 @@ def run_batch(
 
 def _used(spec: BatchSpec) -> dict[str, Path]:
     """The files of a job that nothing else may be written to, by what messages call them."""
-    used = {"the model": Path(str(spec.model))}
-    if spec.input != "-":
-        used["IN"] = Path(spec.input)
-    if spec.output not in (None, "-"):
-        out = Path(str(spec.output))
-        used |= {"OUT": out, "the journal of OUT": journal_path(out)}
+    out = Path(spec.output or "-")
+    used = {"the model": Path(str(spec.model)), "IN": Path(spec.input), "OUT": out}
+    used["the journal of OUT"] = journal_path(out)
     return used
 
 
@@ -229,7 +219,7 @@ def _alike(choice: LoadChoice, engines: Count, *, ray: bool) -> LoadChoice:
     return replace(choice, settings=replace(choice.settings, threads=threads))
 
 
-def _computing(choice: LoadChoice) -> dict[str, Any]:
+def _computing(choice: LoadChoice) -> JsonObject:
     """Return all that an answer's last digits depend on, beside the model, the type of its keys and
     values and the row: it goes into the journal's header."""
     file = choice.file

@@ -1,23 +1,23 @@
 """A whole job: look at input and journal, answer what is missing, put the output in place."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from app.batch.input.scan import InputScan, scan
 from app.batch.input.source import Row, Source
 from app.batch.journal.journal import GROUP_SECONDS, Entries, Journal, journal_path
-from app.batch.journal.lines import END, LEFT_OUT, RUN, end_note, run_note, told
+from app.batch.journal.lines import END, LEFT_OUT, RUN, run_note, told
 from app.batch.output.publish import UnorderedOutput, publish
-from app.batch.output.records import OPENAI, RecordForm, dump_line, output_format
+from app.batch.output.records import OPENAI, RecordForm, dump_line, output_format, writing
 from app.batch.report.figures import JobFigures
 from app.batch.report.progress import LeftNotes, Progress
 from app.batch.schedule.engines import JobPlan
 from app.batch.schedule.pending_rows import pending_rows
 from app.batch.schedule.run_engines import Hosted, run_engines
 from app.batch.settings import JobSettings, differences
+from app.batch.spec import spec_json
 from app.openai.answer import RECORD_NAMES, TASK_NAMES, Answer
 from quantize.disk import check_outfile
 from runtimes.errors import RequestError
@@ -28,10 +28,8 @@ def run_to_file(
     out: Path,
     progress: Progress,
     hosted: Hosted | None = None,
-    asked: Mapping[str, Any] | None = None,
 ) -> JobFigures:
     """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``.
-    The journal notes what was ``asked`` (``spec_json``).
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
     full disk). In each case what was answered is in the journal.
@@ -68,7 +66,7 @@ def run_to_file(
                 shard=str(source.shard) if source.shard else None,
                 format=form.format.name,
                 input=source.name,
-                **({} if asked is None else {"spec": asked}),
+                spec=spec_json(spec),
             )
             journal.note(RUN, note)
             if streamed is not None and found.pending:
@@ -115,7 +113,7 @@ def run_to_file(
                 failed=published.failed,
                 errors=dict(published.errors),
             )
-        journal.note(END, end_note(summary.unfinished))
+        journal.note(END, {"unfinished": summary.unfinished})
         return summary
 
 
@@ -216,10 +214,8 @@ def check_out(out: Path, source: Source, *, replace: bool) -> None:
         )
     if out.exists() and not out.is_file():
         raise RequestError(f"{out} is not a regular file; use - for standard output")
-    try:
+    with writing(out):
         check_outfile(out)
-    except OSError as error:
-        raise RequestError(f"{out} cannot be written: {error.strerror or error}") from error
     if not out.exists():
         return
     if out.samefile(source.path):

@@ -10,6 +10,7 @@ from typing import Any
 from app.openai.task import Task
 from runtimes.chat import Message
 from runtimes.request import Constraint, SamplingParams
+from runtimes.untrusted import Fields, JsonObject
 
 KEY_BYTES = 16
 NO_KEY = bytes(KEY_BYTES)  # of rows that ask nothing
@@ -75,10 +76,13 @@ def _question(task: Task) -> list[Any]:
         "embed": None if task.embed is None else asdict(task.embed),
         "parts": [_question(part) for part in task.parts],
         "labels": task.labels,
-        **({} if task.adapter is None else {"adapter": task.adapter.digest}),
-        **({} if task.suffix is None else {"suffix": task.suffix}),
-        **({} if task.variables is None else {"variables": task.variables}),
     }
+    later: JsonObject = {  # not in the keys of rows from before there were any
+        "adapter": task.adapter and task.adapter.digest,
+        "suffix": task.suffix,
+        "variables": task.variables,
+    }
+    more |= {name: value for name, value in later.items() if value is not None}
     if any(value not in (None, (), []) for value in more.values()):
         question.append(more)
     return question
@@ -91,7 +95,7 @@ def _said(message: Message) -> list[Any]:
 
 
 @lru_cache(maxsize=256)
-def _decisive(sampling: SamplingParams) -> dict[str, Any]:
+def _decisive(sampling: SamplingParams) -> JsonObject:
     """Return the parameters that are not at their defaults: a parameter that is added one day
     changes no key. Callers must not change the result: most rows of a file share one."""
     defaults = SamplingParams()
@@ -102,7 +106,7 @@ def _decisive(sampling: SamplingParams) -> dict[str, Any]:
     }
 
 
-def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
+def comparable(settings: Fields) -> JsonObject:
     """A journal's settings without the names that are for people only, and without the machine:
     equal ones ask for the same answers. An older journal says nothing of parameters that came
     later: they were at their defaults."""
@@ -110,12 +114,12 @@ def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in _whole(settings).items() if name not in aside}
 
 
-def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(settings: Fields) -> JsonObject:
     usual = json.loads(_canonical(asdict(SamplingParams())))
     return {**settings, "sampling": {**usual, **settings.get("sampling", {})}}
 
 
-def differences(before: Mapping[str, Any], now: JobSettings) -> list[str]:
+def differences(before: Fields, now: JobSettings) -> list[str]:
     """Return the settings that changed since a journal was begun, a line for each."""
     old, new = _flat(_whole(before)), _flat(now.as_json())
     if old.get("fingerprint") == new.get("fingerprint"):
@@ -130,8 +134,8 @@ def differences(before: Mapping[str, Any], now: JobSettings) -> list[str]:
     return lines
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(settings: Fields, prefix: str = "") -> JsonObject:
+    flat: JsonObject = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
             flat.update(_flat(value, f"{prefix}{name}."))

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from app.options import (
     MODEL_HELP,
@@ -28,7 +17,9 @@ from app.options import (
     SamplingOptions,
     option,
 )
+from quantize.fromjson import GARBLED, from_json
 from runtimes.settings import MOST_SLOTS
+from runtimes.untrusted import Fields, JsonObject
 
 if TYPE_CHECKING:
     from runtimes.request import SamplingParams
@@ -229,60 +220,33 @@ class BatchSpec:
 
 
 def said(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Values of a spec by the names of their fields, those of a group in the place of the group."""
+    """Values of a spec, ready for JSON, by the names of their fields; those of a group in the place
+    of the group."""
     for one in fields(spec):
         value = getattr(spec, one.name)
-        yield from said(value) if is_dataclass(value) else [(one.name, value)]
+        if is_dataclass(value):
+            yield from said(value)
+        else:
+            yield one.name, str(value) if isinstance(value, Path) else value
 
 
-def spec_json(spec: BatchSpec) -> dict[str, Any]:
+def spec_json(spec: BatchSpec) -> JsonObject:
     """Values of a spec that are not the usual ones, as a journal has them."""
     usual = dict(said(BatchSpec("")))
-    return {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in said(spec)
-        if value != usual[name]
-    }
+    return {name: value for name, value in said(spec) if value != usual[name]}
 
 
-def spec_from(values: Mapping[str, Any]) -> BatchSpec:
+def spec_from(values: Fields) -> BatchSpec:
     """Read back the values of ``spec_json``, which anybody may have written. Raises ValueError for
     one that is not of its field's type."""
-    spec: BatchSpec = _spec_part(BatchSpec, {"input": "", **values})
+    told = {"input": "", **values}
+    groups = {one.name: told for one in fields(BatchSpec) if is_dataclass(one.default_factory)}
+    try:
+        spec = from_json(BatchSpec, told | groups)
+    except GARBLED as error:
+        raise ValueError(f"this is no job: {error}") from error
+    for name, value in said(spec):  # "3" is no number, and 1 is not true
+        given = told.get(name, value)
+        if given != value or isinstance(given, bool) != isinstance(value, bool):
+            raise ValueError(f"{name} is {str(given)[:40]}")
     return spec
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _spec_part(kind: Any, values: Mapping[str, Any]) -> Any:
-    hints, found = _hints(kind), {}
-    for one in fields(kind):
-        hint = hints[one.name]
-        if is_dataclass(hint):
-            found[one.name] = _spec_part(hint, values)
-        elif one.name in values:
-            arms = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-            made = [made for arm in arms for made in _as(arm, values[one.name])]
-            if not made:
-                raise ValueError(f"{one.name} is {str(values[one.name])[:40]}")
-            found[one.name] = made[0]
-    return kind(**found)
-
-
-def _as(kind: Any, value: Any) -> Iterator[Any]:
-    """The value as an instance of ``kind``; nothing where it is none."""
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            yield value
-    elif get_origin(kind) is list:
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
-            yield value
-    elif kind is Path and isinstance(value, str):
-        yield Path(value)
-    elif type(value) is kind:
-        yield value
-    elif kind is float and type(value) is int:
-        yield float(value)

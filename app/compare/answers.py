@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -56,7 +57,7 @@ class SideState(StrEnum):
     @property
     def ended(self) -> bool:
         """Whether nothing more will come."""
-        return self in (SideState.DONE, SideState.STOPPED, SideState.FAILED)
+        return self in ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,30 +197,25 @@ def agreement(first: Side, other: Side) -> Agreement | None:
     """
     if not all((first.probe, other.probe, first.token_ids, other.token_ids)):
         return None
-    tokens = same_vocabulary(first, other)
+    # A token that one of them puts before every text does not count.
+    a, b = first.probe, other.probe
+    tokens = a == b or a[1:] == b or a == b[1:]
     mine = first.token_ids if tokens else first.written
     theirs = other.token_ids if tokens else other.written
     same = equal_from_start(mine, theirs)
     ended = first.state.ended and other.state.ended
     # Where one is the beginning of the other, the shorter one must have ended there by itself.
-    shorter = first if len(mine) < len(theirs) else other
-    parts = same < min(len(mine), len(theirs)) or (len(mine) != len(theirs) and shorter.whole)
+    shorter, longer = sorted((len(mine), len(theirs)))
+    whole = (first if len(mine) == shorter else other).whole
     make = _at_token if tokens else _at_character
     return Agreement(
         unit="tokens" if tokens else "characters",
         same=same,
-        longest=max(len(mine), len(theirs)),
+        longest=longer,
         common=longest_common(mine, theirs) if ended else None,
-        parting=make(first, other, same) if parts else None,
+        parting=make(first, other, same) if same < (longer if whole else shorter) else None,
         same_prompt=first.prompt == other.prompt or not tokens,
     )
-
-
-def same_vocabulary(first: Side, other: Side) -> bool:
-    """Whether both turn a text of several scripts into the same ids; a token that one of them puts
-    before every text does not count."""
-    a, b = first.probe, other.probe
-    return a == b or a[1:] == b or a == b[1:]
 
 
 def equal_from_start(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
@@ -235,13 +231,12 @@ def longest_common(a: tuple[Hashable, ...] | str, b: tuple[Hashable, ...] | str)
     Bit-parallel (H. Hyyrö, "Bit-parallel LCS-length computation revisited", 2004): one addition of
     numbers of len(a) bits for each item of ``b``.
     """
-    places: dict[Hashable, int] = {}
+    places: dict[Hashable, int] = defaultdict(int)
     for i, item in enumerate(a):
-        places[item] = places.get(item, 0) | 1 << i
-    everything = (1 << len(a)) - 1
-    row = everything
+        places[item] |= 1 << i
+    row = everything = (1 << len(a)) - 1
     for item in b:
-        matches = row & places.get(item, 0)
+        matches = row & places[item]
         row = ((row + matches) | (row - matches)) & everything
     return len(a) - row.bit_count()
 
@@ -263,7 +258,5 @@ def _at_token(first: Side, other: Side, index: int) -> Parting:
 
 
 def _at_character(first: Side, other: Side, index: int) -> Parting:
-    def word(text: str) -> str | None:
-        return text[index : index + 12] if index < len(text) else None
-
-    return Parting(index, word(first.written), word(other.written), (index, index))
+    mine, theirs = (side.written[index : index + 12] or None for side in (first, other))
+    return Parting(index, mine, theirs, (index, index))

@@ -11,8 +11,6 @@ itself; the results of all of them; and that command as a process that a screen 
 ANSWERS and REPORT are hashes of the paths. The oldest go when there are too many.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -21,12 +19,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from app.batch.input.prompting import Prompting
 from app.batch.input.source import Row, open_source
@@ -48,6 +44,7 @@ from runtimes.machine.processes import Child
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import tokenizer_of
 from runtimes.paths import state_dir
+from runtimes.untrusted import Fields
 
 _MOST = 60
 
@@ -112,8 +109,8 @@ def entries_of(models: Sequence[tuple[str, ModelOptions]]) -> tuple[ModelEntry, 
 
 def labels_of(entries: Sequence[ModelEntry]) -> list[str]:
     """Names of the files for people; files of one name have their paths."""
-    count = Counter(entry.label for entry in entries)
-    return [one.label if count[one.label] == 1 else str(one.path) for one in entries]
+    labels = [entry.label for entry in entries]
+    return [one.label if labels.count(one.label) == 1 else str(one.path) for one in entries]
 
 
 def check_prompts(path: Path) -> Path:
@@ -140,24 +137,18 @@ def run_prompts(
     job.folder.mkdir(parents=True, exist_ok=True)
     for kept in (job.folder, *(job.answers(entry).parent for entry in job.entries)):
         os.utime(kept)
-    folders = sorted(_root().iterdir(), key=lambda folder: -folder.stat().st_mtime)
+    folders = sorted(job.folder.parent.iterdir(), key=lambda folder: -folder.stat().st_mtime)
     for old in folders[_MOST:]:
         shutil.rmtree(old, ignore_errors=True)
     return codes
 
 
-def _root() -> Path:
-    return state_dir() / "compare"
-
-
 def _folder(prompts: Path, files: Sequence[Path]) -> Path:
     names = [os.fspath(whole(prompts)), *(os.fspath(real(file)) for file in files)]
-    return _root() / hashlib.sha256(json.dumps(names).encode()).hexdigest()[:20]
+    return state_dir() / "compare" / hashlib.sha256(json.dumps(names).encode()).hexdigest()[:20]
 
 
 logger = logging.getLogger(__name__)
-
-_EXPECTED = ("expected", "answer")
 
 Encode = Callable[[str], Sequence[int]]
 
@@ -167,13 +158,11 @@ def collect(job: PromptsJob) -> Results:
     Raises IngotError or OSError."""
     told = [_answers(job.answers(entry)) for entry in job.entries]
     models = [model_file(str(entry.path), ModelOptions()) for entry in job.entries]
-    encoders = [_encoder(*pair) for pair in zip(job.entries, models, strict=True)]
+    encoders = list(map(_encoder, models))
     units = [_unit(encoders[0], encode) for encode in encoders[1:]]
     rows: list[PromptResult] = []
     params = job.sampling.params()
-    with open_source(
-        str(job.prompts), prompting=Prompting.from_options(job.rows(), params), limit=job.limit
-    ) as source:
+    with open_source(str(job.prompts), Prompting.from_options(job.rows(), params)) as source:
         for row in source.rows():
             expected = expected_of(row.fields)
             answers = tuple(_told(found.get(row.index), expected) for found in told)
@@ -184,20 +173,18 @@ def collect(job: PromptsJob) -> Results:
         tuple(_file(*file, number, rows) for number, file in enumerate(files)),
         tuple(pair_of(rows, number, unit) for number, unit in enumerate(units, 1)),
         tuple(rows),
-        temperature=params.temperature,
-        max_tokens=params.max_tokens,
-        seed=params.seed,
-        system=job.system,
+        *(params.temperature, params.max_tokens, params.seed, job.system),
     )
 
 
-def expected_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+def expected_of(fields: Fields) -> tuple[str, ...]:
     """The answers that a row of the input calls right: its ``expected``, else its ``answer``. A
     list has several, and a number is a place in the row's ``choices`` where it has some."""
-    given = [fields.get(name) for name in _EXPECTED if fields.get(name) not in (None, "", [])]
-    if not given:
+    given = (fields.get(name) for name in ("expected", "answer"))
+    value = next((value for value in given if value not in (None, "", [])), None)
+    if value is None:
         return ()
-    value, choices = given[0], fields.get("choices")
+    choices = fields.get("choices")
     if isinstance(choices, list) and type(value) is int and 0 <= value < len(choices):
         value = choices[value]
     values = value if isinstance(value, list) else [value]
@@ -219,17 +206,11 @@ def _told(answer: Answer | None, expected: tuple[str, ...]) -> Told:
         return Told(error="no answer")
     if answer.error is not None:
         return Told(answer.partial or "", f"{answer.error.code}: {answer.error.message}")
-    text = "\n\n".join(answer.texts)
-    timings = answer.timings or {}
-    return Told(
-        text,
-        None,
-        answer.finish_reason,
-        (answer.usage or {}).get("completion_tokens", 0),
-        timings.get("decode_tps"),
-        timings.get("ttft_s"),
-        text.strip() in expected if expected else None,
-    )
+    text, timings = "\n\n".join(answer.texts), answer.timings or {}
+    tokens = (answer.usage or {}).get("completion_tokens", 0)
+    speeds = timings.get("decode_tps"), timings.get("ttft_s")
+    right = text.strip() in expected if expected else None
+    return Told(text, None, answer.finish_reason, tokens, *speeds, right)
 
 
 def _row(
@@ -239,22 +220,19 @@ def _row(
     units: Sequence[Unit],
     encode: Encode | None,
 ) -> PromptResult:
-    task = row.task
     first, *others = answers
-    parts: list[int | None] = []
-    places: list[int | None] = []
+    parts: list[tuple[int | None, int | None]] = []  # in the unit, and in characters
     for unit, other in zip(units, others, strict=True):
         place = part = None
-        if first.error is None and other.error is None and first.text != other.text:
+        if not (first.error or other.error) and first.text != other.text:
             place = part = equal_from_start(first.text, other.text)
             if unit == "tokens" and encode is not None:
                 part = equal_from_start(encode(first.text), encode(other.text))
-        parts.append(part)
-        places.append(place)
-    said = [*(f"{m['role']}: {m['content']}" for m in task.history), *task.turns]
-    return PromptResult(
-        row.index, str(row.id), "\n".join(said), answers, tuple(parts), tuple(places), expected
-    )
+        parts.append((part, place))
+    said = [*(f"{m['role']}: {m['content']}" for m in row.task.history), *row.task.turns]
+    found, places = zip(*parts, strict=True)
+    prompt = "\n".join(said)
+    return PromptResult(row.index, str(row.id), prompt, answers, found, places, expected)
 
 
 def _file(
@@ -264,27 +242,22 @@ def _file(
     good = [one for row in rows if (one := row.answers[number]).error is None]
     marked = any(row.expected for row in rows)
     return FileResult(
-        label=label,
-        file=str(entry.path),
-        runtime=model.runtime,
-        bytes=quality.bytes,
-        bits_per_weight=quality.bits,
-        kl=quality.kl,
+        *(label, str(entry.path), model.runtime, quality.bytes, quality.bits, quality.kl),
         answered=len(good),
         failed=len(rows) - len(good),
         right=sum(one.right is True for one in good) if marked else None,
         completion_tokens=sum(one.tokens for one in good),
-        decode_tps=middle([one.decode_tps for one in good]),
-        ttft_s=middle([one.ttft_s for one in good]),
+        decode_tps=middle(one.decode_tps for one in good),
+        ttft_s=middle(one.ttft_s for one in good),
     )
 
 
-def _encoder(entry: ModelEntry, model: ModelFile) -> Encode | None:
+def _encoder(model: ModelFile) -> Encode | None:
     """The file's tokenizer, without its weights; None for one that cannot be read."""
     try:
         tokenizer = tokenizer_of(model)
     except IngotError as error:
-        logger.info("no tokens of %s: %s", entry.label, error)
+        logger.info("no tokens of %s: %s", model.path, error)
         return None
     return lambda text: tokenizer.encode(text, add_special=False, parse_special=False)
 
@@ -362,29 +335,22 @@ class PromptsProcess:
         asked = sum(one.done + one.failed for one, _ in mine)
         done = asked + sum(run["reused"] + run["invalid"] for _, run in mine)
         total = int(mine[0][1]["rows"]) * len(self._journals) if mine else None
+        failed = sum(run["invalid"] + one.failed for one, run in mine)
         left = None
         if total is not None and asked:
             left = (time.time() - self._began) / asked * (total - done)
-        good = code in (None, ExitCode.DONE, ExitCode.ROWS_FAILED)
-        stopped = self._kill_at < inf and not good
-        error = ""
-        if not (good or stopped):
-            error = last_words(Path(self._errors.name)) or f"it ended with exit code {code}"
-        return CompareProgress(
-            max(len(mine) - 1, 0),
-            done,
-            total,
-            sum(run["invalid"] + one.failed for one, run in mine),
-            left,
-            code is None,
-            stopped,
-            error,
-        )
+        found = CompareProgress(max(len(mine) - 1, 0), done, total, failed, left, code is None)
+        if code in (None, ExitCode.DONE, ExitCode.ROWS_FAILED):
+            return found
+        if self._kill_at < inf:
+            return replace(found, stopped=True)
+        said = last_words(Path(self._errors.name)) or f"it ended with exit code {code}"
+        return replace(found, error=said)
 
 
 def _arguments(job: PromptsJob) -> list[str]:
     """The arguments after `ingot compare` that say ``job``."""
     files = (str(whole(entry.path)) for entry in job.entries)
     limit = [] if job.limit is None else [f"--limit={job.limit}"]
-    options = [f"--prompts={job.prompts}", f"--max-tokens={job.sampling.max_tokens}", *limit]
-    return [*files, *options, "--json", "--quiet"]
+    options = f"--prompts={job.prompts}", f"--max-tokens={job.sampling.max_tokens}"
+    return [*files, *options, *limit, "--json", "--quiet"]

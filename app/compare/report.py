@@ -1,7 +1,5 @@
 """Comparisons in words: lines for screens and the shell, tables, Markdown and JSON for files."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -13,6 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from app.batch.output.records import writing
 from app.compare.answers import Agreement, CompareReport, Parting, Side, SideState
 from app.compare.prompts import PromptsJob, collect
 from app.compare.results import Ballot, FileResult, PairResult, PromptResult, Results, Votes
@@ -23,11 +22,10 @@ from quantize.fromjson import from_json
 from quantize.terminal import Console
 from runtimes.errors import RequestError
 from runtimes.output import json_text, markdown, markdown_lines
-from runtimes.untrusted import visible
+from runtimes.untrusted import JsonObject, visible
 
 _SHOWN = 24  # characters of a token
 _NAMES = {"mine": "first", "theirs": "other"}  # in JSON
-_REST_OF_WORD = re.compile(r".[^ \n\t]*", re.DOTALL)
 _WIDE = 200  # of a pipe, where nothing is wrapped
 SIDE_HEAD = ("file", "tok/s", "first token", "prefill tok/s", "peak memory", "tokens", "ended by")
 FILE_HEAD = ("file", "size", "bits", "KL", "tok/s", "first token", "answered", "right")
@@ -53,11 +51,9 @@ def figures_of(side: Side, *, speed: bool = True) -> list[str]:
 
 def agreement_lines(report: CompareReport) -> list[str]:
     """Each later file against the first one; none where answers cannot be compared."""
-    if not report.question.greedy:
-        return []
     first, *others = report.sides
-    pairs = zip(report.agreements, others, strict=True)
-    return [agreement_line(found, side, first) for found, side in pairs]
+    found = report.agreements if report.question.greedy else ()
+    return [agreement_line(*pair, first) for pair in zip(found, others, strict=False)]
 
 
 def agreement_line(found: Agreement | None, side: Side, first: Side) -> str:
@@ -107,14 +103,12 @@ def lines(report: CompareReport) -> list[str]:
     return shown
 
 
-def as_json(report: CompareReport) -> dict[str, Any]:
+def as_json(report: CompareReport) -> JsonObject:
     """Return the comparison for programs."""
-    params = report.question.params
-    names = ("temperature", "max_tokens", "seed", "thinking", "think_tokens")
-    sampling = {name: getattr(params, name) for name in names}
+    names = "temperature max_tokens seed thinking think_tokens"
     return {
         "messages": [dict(message) for message in report.question.messages],
-        "sampling": sampling,
+        "sampling": _values(report.question.params, names),
         "together": report.together,
         "files": [_side_json(side) for side in report.sides],
         "agreements": [None if a is None else _agreement_json(a) for a in report.agreements],
@@ -126,8 +120,7 @@ def as_markdown(report: CompareReport) -> str:
     way = "all at once" if report.together else "one after another"
     parts = ["# Comparison", ""]
     for message in report.question.messages:
-        role, text = markdown(str(message["role"])), str(message["content"])
-        parts += [f"**{role}:**", "", *_quote(text), ""]
+        parts += [f"**{markdown(message['role'])}:**", "", *_quote(message["content"]), ""]
     parts += [f"Asked {way}, temperature {report.question.params.temperature:g}.", ""]
     parts += _page_table(SIDE_HEAD, [_side_cells(side) for side in report.sides])
     if agreements := agreement_lines(report):
@@ -157,33 +150,28 @@ def _known(show: Callable[[Any], str], value: Any) -> str:
     return "" if value is None else show(value)
 
 
-def _side_json(side: Side) -> dict[str, Any]:
+def _values(of: object, names: str) -> JsonObject:
+    return {name: getattr(of, name) for name in names.split()}
+
+
+def _side_json(side: Side) -> JsonObject:
     return {
         "label": side.label,
         "model": side.contender.model,
         "recipe": side.contender.options.recipe,
-        "file": side.file,
-        "runtime": side.runtime,
-        "state": str(side.state),
-        "text": side.text,
+        **_values(side, "file runtime state text"),
         "reasoning": side.thought or None,
-        "token_ids": list(side.token_ids),
+        "token_ids": side.token_ids,
         "prompt_tokens": len(side.prompt) or None,
         "completion_tokens": side.tokens,
         "reasoning_tokens": side.thought_tokens,
-        "load_s": side.load_s,
-        "ttft_s": side.ttft_s,
-        "prefill_tps": side.prefill_tps,
-        "decode_tps": side.decode_tps,
-        "total_s": side.total_s,
+        **_values(side, "load_s ttft_s prefill_tps decode_tps total_s"),
         "peak_memory_bytes": side.peak_bytes,
-        "finish_reason": side.finish_reason,
-        "unheeded": side.unheeded,
-        "error": side.error,
+        **_values(side, "finish_reason unheeded error"),
     }
 
 
-def _agreement_json(found: Agreement) -> dict[str, Any]:
+def _agreement_json(found: Agreement) -> JsonObject:
     parting, difference = found.parting, None
     if parting is not None:
         difference = asdict(parting) | {"near_tie": parting.near_tie}
@@ -300,18 +288,15 @@ def pair_cells(pair: PairResult, results: Results) -> tuple[str, ...]:
     """Return a line below PAIR_HEAD."""
     share = _known(" ({:.0%})".format, pair.identical_share)
     mean, middle = pair.first_difference_mean, pair.first_difference_median
-    known = mean is not None and middle is not None
-    parts = f"{mean:,.1f}, {middle:,.0f} {pair.unit}" if known else "nowhere"
-    flips = pair.flips
-    mine, theirs = results.files[0].decode_tps, results.files[pair.file].decode_tps
-    ratio = theirs / mine if mine and theirs else None
+    first, other = results.files[0], results.files[pair.file]
+    mine, theirs = first.decode_tps, other.decode_tps
     return (
-        results.files[pair.file].label,
+        other.label,
         f"{pair.identical:,} of {pair.rows:,}{share}",
         _known("{:.0%}".format, pair.same_share),
-        parts,
-        str(flips or ""),
-        _known("{:.2f}x".format, ratio),
+        "nowhere" if mean is None else f"{mean:,.1f}, {middle:,.0f} {pair.unit}",
+        str(pair.flips or ""),
+        f"{theirs / mine:.2f}x" if mine and theirs else "",
     )
 
 
@@ -337,10 +322,10 @@ def notes(results: Results) -> list[str]:
 def votes_line(votes: Votes, results: Results) -> str:
     """Count votes, as in "q4 against q8: preferred 3 of 10 times (95%: 11% to 60%), 2 tied,
     ..."."""
-    decided = votes.wins + votes.losses
     names = f"{results.files[votes.file].label} against {results.files[0].label}"
     return (
-        f"{names}: preferred {votes.wins:,} of {decided:,} times (95%: {votes.low:.0%} to"
+        f"{names}: preferred {votes.wins:,} of {votes.wins + votes.losses:,} times"
+        f" (95%: {votes.low:.0%} to"
         f" {votes.high:.0%}), {votes.ties:,} tied, {votes.skipped:,} skipped"
     )
 
@@ -372,11 +357,8 @@ def check_output(path: Path, prompts: Path | None = None) -> None:
     before any work is done."""
     if path.suffix.lower() not in (".md", ".json"):
         raise RequestError(f"--output: {path} must end with .md or .json")
-    try:
+    with writing(path):
         check_outfile(path)
-    except OSError as error:
-        said = error.strerror or error
-        raise RequestError(f"--output: {path} cannot be written: {said}") from error
     if prompts is not None and same_file(path, prompts):
         raise RequestError("--output would replace the prompts; name another file")
 
@@ -426,5 +408,5 @@ def _lines(cells: Sequence[Sequence[str]]) -> list[str]:
 def place_of(text: str, at: int) -> str | None:
     """Return the rest of the word at ``at``, where a text parts from another one: at least one
     character; None for the end."""
-    found = _REST_OF_WORD.match(text, at)
+    found = re.compile(r".[^ \n\t]*", re.DOTALL).match(text, at)
     return found and found[0]

@@ -1,15 +1,13 @@
 """Results of a file of prompts: the answers of several files, how far they agree with those of the
 first file, figures and votes. ``dataclasses.asdict`` is the JSON of a report, see ``report.py``."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -38,9 +36,8 @@ class PromptResult:
 
     def same(self, other: int) -> bool | None:
         """Whether the answer of file ``other`` (from 1) is the first one's; None: not known."""
-        if self.answers[0].error is not None or self.answers[other].error is not None:
-            return None
-        return self.answers[0].text == self.answers[other].text
+        mine, theirs = self.answers[0], self.answers[other]
+        return None if mine.error or theirs.error else mine.text == theirs.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ def _same_share(row: PromptResult, number: int) -> float:
     return equal_from_start(mine, theirs) / longest if longest else 1.0
 
 
-def middle(values: Sequence[float | None]) -> float | None:
+def middle(values: Iterable[float | None]) -> float | None:
     """Median of the known values; None where there is none."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
@@ -190,9 +187,9 @@ class BlindPair:
 
     def vote(self, said: Sided) -> Vote:
         """Return the vote that a choice of sides means."""
-        if said in (Sided.TIE, Sided.SKIP):
-            return Vote(said.value)
-        return Vote.OTHER if (said is Sided.LEFT) == self.swapped else Vote.FIRST
+        if said in ("tie", "skip"):
+            return Vote(said)
+        return Vote.OTHER if (said == "left") == self.swapped else Vote.FIRST
 
 
 class Ballot:
@@ -251,9 +248,9 @@ class Ballot:
         found = []
         for other in range(1, len(self.results.files)):
             said = [self.votes.get(pair.key) for pair in self.pairs if pair.other == other]
-            kinds = (Vote.OTHER, Vote.FIRST, Vote.TIE, Vote.SKIP)
-            wins, losses, ties, skipped = (said.count(kind) for kind in kinds)
-            if wins + losses + ties + skipped:
+            if any(said):
+                kinds = (Vote.OTHER, Vote.FIRST, Vote.TIE, Vote.SKIP)
+                wins, losses, ties, skipped = map(said.count, kinds)
                 bounds = wilson(wins, wins + losses)
                 found.append(Votes(other, wins, losses, ties, skipped, *bounds))
         return tuple(found)

@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 _WARM_TOKENS = 16
+_FIGURES = "ttft_s prefill_tps decode_tps total_s".split()
 
 
 class AskedFile:
@@ -184,14 +185,11 @@ class AskedFile:
             starts = self._side.starts
             starts += (len(self._side.written),) * (len(ids) - len(starts))
             self._set(
+                **{name: getattr(timings, name) for name in _FIGURES},
                 token_ids=tuple(ids),
                 starts=starts,
                 tokens=completion.usage.completion_tokens,
                 thought_tokens=completion.usage.thought_tokens,
-                ttft_s=timings.ttft_s,
-                prefill_tps=timings.prefill_tps,
-                decode_tps=timings.decode_tps,
-                total_s=timings.total_s,
                 finish_reason=str(completion.finish_reason),
             )
         lost = completion.finish_reason is FinishReason.CANCELLED and not self._stopped
@@ -289,7 +287,7 @@ class Comparison:
     def _look_at_parting(self, first: AskedFile, other: AskedFile) -> None:
         """Ask both for their likeliest tokens where the answers part."""
         found = self._agreement(first.snapshot(), other.snapshot())
-        if found is not None and found.parting is not None and found.unit == "tokens":
+        if found and found.parting and found.unit == "tokens":
             for file in (first, other):
                 file.likeliest(found.parting.index)
 
@@ -301,8 +299,7 @@ def first_choice(entries: Sequence[ModelEntry], loaded: Path) -> list[ModelEntry
     """Two files to begin with: the loaded one and, of the same model, the one with the most bits,
     whose answers are nearest to the original's. Nothing when there is no such pair."""
     usable = [entry for entry in entries if entry.broken is None]
-    here = real(loaded)
-    mine = next((entry for entry in usable if real(entry.path) == here), None)
+    mine = next((entry for entry in usable if real(entry.path) == real(loaded)), None)
     others = [e for e in usable if mine and e.name == mine.name and e.key != mine.key]
     if mine is None or not others:
         return []

@@ -123,7 +123,7 @@ def one(case: Case) -> None:
         task=kind,  # type: ignore[arg-type]
     )
     prompting = Prompting(options)
-    with contextlib.suppress(IngotError), open_source(str(path), prompting=prompting) as source:
+    with contextlib.suppress(IngotError), open_source(str(path), prompting) as source:
         found = scan(source, Entries())
         case.figures["rows"] += found.rows
         case.figures["invalid"] += found.invalid

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from app.batch.spec import InputOptions, RowTask
-from app.here import named_text
+from app.here import named_text, reason
 from app.openai.completions import completion_tasks
 from app.openai.constraints import schema_constraint
 from app.openai.embeddings import embedding_task
@@ -25,6 +25,7 @@ from runtimes.request import Priority, SamplingParams
 from runtimes.templates.budget import Budget, within
 from runtimes.templates.filters import tojson
 from runtimes.templates.sandbox import Sandbox
+from runtimes.untrusted import Fields
 
 if TYPE_CHECKING:
     from app.adapters import AdapterFile
@@ -40,7 +41,6 @@ ADAPTER = "adapter"  # the field that names the one that answers a row
 # The fields with what is scored
 CONTINUATIONS, LABELS = ("continuations",), ("labels", "choices")
 _ID_FIELDS = ("custom_id", "id", "question_id")
-_UNSAID = (MISSING, None, "")  # values of a field that is there for other rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,15 @@ class Prompting:
         RequestError for a template that cannot be used, or that contradicts --field."""
         if rows.template is not None and rows.field is not None:
             raise RequestError("--field and --template both make the prompt; give one of them")
-        template = RowTemplate.load(rows.template) if rows.template is not None else None
-        labels = tuple(labels or ())
-        return cls(rows, template, sampling, most_tokens, labels=labels, raw=raw)
+        template = None if rows.template is None else RowTemplate.load(rows.template)
+        return cls(rows, template, sampling, most_tokens, labels=tuple(labels or ()), raw=raw)
 
-    def endpoint(self, fields: Mapping[str, Any]) -> Endpoint | None:
+    def endpoint(self, fields: Fields) -> Endpoint | None:
         """Return the endpoint of a row that is a request; None for a plain row."""
-        if self.requests is not None:
-            return self.requests
-        told = self.rows.field is not None or self.template is not None
-        return None if told else _endpoint_of(fields)
+        plain = self.rows.field is not None or self.template is not None
+        return self.requests or (None if plain else _endpoint_of(fields))
 
-    def task(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> Task:
+    def task(self, fields: Fields, endpoint: Endpoint | None) -> Task:
         """Make the task of a row with these fields. Raises InputError."""
         if self.template is not None:
             task = self._asked(task_at(self.template.render(fields), "template"), fields)
@@ -95,27 +92,24 @@ class Prompting:
             task = self._asked(task_of(fields, self.rows.field, self.rows.task), fields)
         else:
             task = self._bounded(_request_task(fields, self.sampling, strict=self.strict))
-        if (name := self.rows.json_schema_field) is not None:
-            schema = lookup(fields, name)
-            if schema not in _UNSAID:
-                constraint = schema_constraint(schema, name)
-                own = replace(task.sampling or self.sampling, constraint=constraint)
-                task = replace(task, sampling=own)
-        if self.adapters or self.adapter:
-            task = replace(task, adapter=self._adapter(fields, endpoint))
-        priority = self.priority
-        if (name := self.rows.priority_field) is not None:
-            said = lookup(fields, name)
-            priority = priority if said in _UNSAID else priority_of(said, name)
-        return task if priority is task.priority else replace(task, priority=priority)
+        if (schema := _said(fields, name := self.rows.json_schema_field)) is not None:
+            constraint = schema_constraint(schema, str(name))
+            own = replace(task.sampling or self.sampling, constraint=constraint)
+            task = replace(task, sampling=own)
+        priority, adapter = self.priority, None
+        if (said := _said(fields, name := self.rows.priority_field)) is not None:
+            priority = priority_of(said, str(name))
+        if self.adapters:
+            adapter = self._adapter(fields, endpoint)
+        return replace(task, priority=priority, adapter=adapter)
 
-    def _adapter(self, fields: Mapping[str, Any], endpoint: Endpoint | None) -> AdapterFile | None:
+    def _adapter(self, fields: Fields, endpoint: Endpoint | None) -> AdapterFile | None:
         """That of a plain row is named in its field, that of a request behind its model's name."""
         named: Any = fields.get(ADAPTER, MISSING)
         if endpoint is not None:
             model = fields["body"].get("model")
             _, colon, behind = model.rpartition(":") if isinstance(model, str) else ("", "", "")
-            named = behind if colon and self.adapters else MISSING
+            named = behind if colon else MISSING
         if named is MISSING:
             found = self.adapter
         elif named in (None, ""):
@@ -132,7 +126,7 @@ class Prompting:
             raise InputError("unsupported_parameter", "embeddings are made without adapters")
         return found
 
-    def _asked(self, task: Task, fields: Mapping[str, Any]) -> Task:
+    def _asked(self, task: Task, fields: Fields) -> Task:
         """Make a plain row's task of its prompt, by the job's kind."""
         kind = self.rows.task
         if kind == "embed":
@@ -140,9 +134,9 @@ class Prompting:
                 raise InputError("wrong_type", "what is embedded must be one text")
             return Task(parts=(replace(task, raw=True, embed=Embed(self.rows.dimensions)),))
         if kind == "score":
-            return scoring_task(task, _texts(fields, CONTINUATIONS, 1))
+            return scoring_task(task, texts_at(*_first(fields, CONTINUATIONS), 1))
         if kind == "classify":
-            labels = self.labels or _texts(fields, LABELS, 2)
+            labels = self.labels or texts_at(*_first(fields, LABELS), 2)
             return labels_task(task, labels, raw=self.raw)
         return task
 
@@ -156,29 +150,30 @@ class Prompting:
         return replace(task, sampling=replace(own, max_tokens=most, min_tokens=least))
 
 
-def task_of(row: Mapping[str, Any], field: str | None, kind: RowTask = "generate") -> Task:
+def task_of(row: Fields, field: str | None, kind: RowTask = "generate") -> Task:
     """The prompt in ``row``: at ``field``, or else where a row of its ``kind`` has it.
 
     Raises InputError when there is none or it has the wrong shape.
     """
-    names = _DEFAULT_FIELDS[kind] if field is None else (field,)
+    return task_at(*_first(row, _DEFAULT_FIELDS[kind] if field is None else (field,)))
+
+
+def _first(row: Fields, names: Sequence[str]) -> tuple[Any, str]:
+    """The value of the first of ``names`` that is there, and its name. Raises InputError."""
     for name in names:
-        value = lookup(row, name)
-        if value is not MISSING:
-            return task_at(value, name)
-    wanted = " or ".join(repr(name) for name in reversed(names))
+        if (value := lookup(row, name)) is not MISSING:
+            return value, name
+    wanted = " or ".join(map(repr, reversed(names)))
     raise InputError("missing_field", f"the row has no {wanted}")
 
 
-def _texts(row: Mapping[str, Any], names: Sequence[str], least: int) -> tuple[str, ...]:
-    """Return the texts under the first of ``names`` that is there. Raises InputError."""
-    for name in names:
-        if name in row:
-            return texts_at(row[name], name, least)
-    raise InputError("missing_field", f"the row has no {' or '.join(map(repr, names))}")
+def _said(row: Fields, path: str | None) -> Any:
+    """The value at ``path``; None where there is none, or only one that is there for other rows."""
+    value = MISSING if path is None else lookup(row, path)
+    return None if value in (MISSING, "") else value
 
 
-def lookup(row: Mapping[str, Any], path: str) -> Any:
+def lookup(row: Fields, path: str) -> Any:
     """The value at a dotted path (``a.b.0``), or ``MISSING``. A key with dots in it wins."""
     if path in row:
         return row[path]
@@ -194,7 +189,7 @@ def lookup(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def row_id(row: Mapping[str, Any], index: int) -> str | int:
+def row_id(row: Fields, index: int) -> str | int:
     """The row's own ``custom_id``, ``id`` or ``question_id``; else its index."""
     for name in _ID_FIELDS:
         value = row.get(name)
@@ -207,7 +202,7 @@ def row_id(row: Mapping[str, Any], index: int) -> str | int:
 # Rows that are lines of an OpenAI batch: a request each, with custom_id, method, url and body
 
 
-def _endpoint_of(row: Mapping[str, Any]) -> Endpoint | None:
+def _endpoint_of(row: Fields) -> Endpoint | None:
     """Return the endpoint of a row that was meant as a line of an OpenAI batch, well made or not:
     chat where it names none rightly. None for any other row."""
     if "prompt" in row or "messages" in row:
@@ -220,7 +215,7 @@ def _endpoint_of(row: Mapping[str, Any]) -> Endpoint | None:
     return ENDPOINTS.get(url if isinstance(url, str) else "", "chat") if meant else None
 
 
-def _request_task(row: Mapping[str, Any], defaults: SamplingParams, *, strict: bool) -> Task:
+def _request_task(row: Fields, defaults: SamplingParams, *, strict: bool) -> Task:
     """The task of a batch line. Raises InputError as ``body_task`` does."""
     identity = row.get("custom_id", MISSING)
     if not isinstance(identity, str) or not identity:
@@ -245,7 +240,7 @@ def _request_task(row: Mapping[str, Any], defaults: SamplingParams, *, strict: b
 
 # Characters of a prompt: far beyond any context, far below what memory holds for all running rows.
 MOST_CHARACTERS = 16 * 2**20
-_MOST_SOURCE = 2**17  # characters of a template
+_MOST_SOURCE = 2**17  # bytes of a template
 # Filters that pad to any width a number says.
 _PADDING_FILTERS = ("center", "indent", "format", "wordwrap", "slice", "batch")
 _SHOWN = 12
@@ -261,11 +256,6 @@ class RowTemplate:
 
     def __init__(self, text: str, name: str) -> None:
         """Compile ``text``, which messages call ``name``. Raises RequestError with the line."""
-        if len(text) > _MOST_SOURCE:
-            raise RequestError(
-                f"{name} has {len(text):,} characters, and {_MOST_SOURCE:,} are the most that is"
-                " taken"
-            )
         environment = Sandbox(undefined=jinja2.StrictUndefined, keep_trailing_newline=False)
         for filter_name in _PADDING_FILTERS:
             del environment.filters[filter_name]
@@ -283,15 +273,11 @@ class RowTemplate:
     def load(cls, path: Path) -> RowTemplate:
         """The template in a UTF-8 file. Raises RequestError."""
         try:
-            return cls(named_text(path, "utf-8-sig"), str(path))
-        except UnicodeDecodeError as error:
-            raise RequestError(f"{path} is not UTF-8") from error
-        except ValueError as error:
-            raise RequestError(f"{path} is no template: {error}") from error
-        except OSError as error:
-            raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
+            return cls(named_text(path, "utf-8-sig", _MOST_SOURCE), str(path))
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{path} cannot be read: {reason(error)}") from error
 
-    def render(self, fields: Mapping[str, Any]) -> str:
+    def render(self, fields: Fields) -> str:
         """The text for a row, its fields by name and, for names that are no words, in ``row``.
 
         Raises InputError: the row lacks a field (code ``missing_field``), the template fails on
@@ -313,8 +299,8 @@ class RowTemplate:
         except InputError:
             raise
         except Exception as error:  # whatever an expression of the template runs into
-            reason = f"{type(error).__name__}: {error}"[:200]
-            raise InputError("template_error", f"the template fails: {reason}") from error
+            said = f"the template fails: {type(error).__name__}: {error}"
+            raise InputError("template_error", said[:220]) from error
         return "".join(pieces)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import csv
 import datetime
-import decimal
 import itertools
 import json
 import math
 import os
 import stat
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,9 @@ from app.batch.input.lines import (
     MAX_LINE,
     UTF8_BOM,
     InputStream,
+    NumberedLine,
     NumberedLines,
-    Place,
+    Places,
     Raw,
     Reader,
     decode,
@@ -30,8 +31,10 @@ from app.batch.input.lines import (
     too_long,
 )
 from app.documents import DocumentError, Documents, document_kind
+from app.here import reason
 from app.openai.validation import InputError, Problem, kind
 from runtimes.errors import RequestError
+from runtimes.untrusted import JsonObject
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -44,37 +47,32 @@ _BATCH_BYTES = 16 * 2**20
 _BATCH_ROWS = 1024
 
 
-def _read_parquet(path: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
+def _read_parquet(path: Path, name: str, places: Places | None) -> Iterator[Raw]:
     """Rows from 1, their values as JSON has them; those before a damaged part come before its
     error. Only rows at ``places`` become Python's values."""
     pyarrow, file = _open(path, name)
-    wanted = _numbers(places)
-    number, begin, following = 0, 1, next(wanted, None)
+    number, begin, at = 0, 1, 0
+    chosen: Sequence[int]
     with file:
         _require_distinct(file.schema_arrow.names, name)
         try:
             # Statistics of the whole file tell how many rows make a few megabytes.
             batch = max(1, min(_BATCH_ROWS, _BATCH_BYTES // _row_bytes(file)))
             for records in file.iter_batches(batch_size=batch, use_threads=False):
-                begin, end, chosen = begin + records.num_rows, begin + records.num_rows, []
-                while following is not None and following < end:
-                    chosen.append(following)
-                    following = next(wanted, None)
-                if not chosen:
-                    continue
-                if len(chosen) < records.num_rows:
-                    records = records.take([row + records.num_rows - end for row in chosen])
+                first, begin = begin, begin + records.num_rows
+                chosen = range(first, begin)
+                if places is not None:
+                    upto = bisect_left(places.lines, begin, at)
+                    chosen, at = places.lines[at:upto], upto
+                    if not chosen:
+                        continue
+                    records = records.take([row - first for row in chosen])
                 names = records.schema.names
                 rows = zip(*map(_cells, records.columns), strict=True)
                 for number, cells in zip(chosen, rows, strict=False):
                     yield Raw(number, dict(zip(names, map(plain, cells), strict=True)))
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise RequestError(f"{name} is damaged after row {number}: {_reason(error)}") from error
-
-
-def _numbers(places: Iterable[Place] | None) -> Iterator[int]:
-    """The rows at ``places``, or all: from 1."""
-    return itertools.count(1) if places is None else (line for line, _ in places)
 
 
 def _require_distinct(columns: Iterable[str], name: str) -> None:
@@ -108,12 +106,10 @@ def plain(value: Any) -> Any:
             return [plain(item) for item in value]
         case dict():
             return {str(key): plain(item) for key, item in value.items()}
-        case datetime.datetime() | datetime.date() | datetime.time():
+        case datetime.date() | datetime.time():
             return value.isoformat()
         case datetime.timedelta():
             return value.total_seconds()
-        case decimal.Decimal():
-            return str(value)
         case bytes():
             return value.decode("utf-8", errors="replace")
         case _:
@@ -150,8 +146,6 @@ PARQUET = Reader(
     _read_parquet,
     "write one row for each prompt",
     suffixes=(".parquet",),
-    magic=b"PAR1",
-    packed=False,
     place="row {line}",
 )
 
@@ -162,92 +156,56 @@ PARQUET = Reader(
 _DELIMITERS = ",;\t"  # whichever the header has most of
 
 
-class _Lines:
-    """Lines for Python's reader, which reads on after an exception; a generator would not. Those of
-    the present row can be read again, when a quote in the first turns out to be a mistake."""
-
-    def __init__(self, stream: InputStream) -> None:
-        self._lines = NumberedLines(stream)
-        self._again: deque[tuple[int, int, str | Problem]] = deque()
-        self._taken: list[tuple[int, int, str | Problem]] = []
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        self._taken.append(self._again.popleft() if self._again else next(self._lines))
-        line = self._taken[-1][2]
-        if isinstance(line, Problem):
-            raise InputError(line.code, line.message)
-        return line
-
-    def begin_row(self, place: Place | None) -> None:
-        """Begin a row with the line at ``place``, or with the next one."""
-        self._taken.clear()
-        if place is not None:
-            self._again.clear()
-            self._lines.go_to(place)
-
-    @property
-    def first(self) -> Place:
-        """Number and offset of the row's first line."""
-        return self._taken[0][:2]
-
-    def only_first(self) -> int:
-        """Give all but the first line of this row back; the number of the last."""
-        self._again.extendleft(reversed(self._taken[1:]))
-        return self._taken[-1][0]
-
-
-def _read_csv(path: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
+def _read_csv(path: Path, name: str, places: Places | None) -> Iterator[Raw]:
     """Rows below the header, numbered by the line where they begin. A row that is no CSV ends with
     its first line: a quote that is never closed costs one row."""
+    csv.field_size_limit(MAX_LINE)
+    again = deque[NumberedLine]()  # what was behind a line with such a quote
+    row: list[NumberedLine] = []  # the lines of the present one
+
+    def texts() -> Iterator[str]:
+        while line := again.popleft() if again else next(lines, None):
+            row.append(line)
+            if isinstance(line[2], Problem):
+                raise InputError(line[2].code, line[2].message)
+            yield line[2]
+
     with InputStream(path, name) as stream:
-        lines = _Lines(stream)
+        lines = NumberedLines(stream)
         try:
-            first = next(lines, None)
-            if first is None:
+            head = next(texts(), None)
+            if head is None:
                 return
-            delimiter = max(_DELIMITERS, key=first.count)
-            header = _header(next(csv.reader([first], delimiter=delimiter, strict=True)), name)
+            delimiter = max(_DELIMITERS, key=head.count)
+            header = _header(next(csv.reader([head], delimiter=delimiter, strict=True)), name)
         except (InputError, csv.Error, StopIteration) as error:
             raise RequestError(f"{name}: its first line does not name columns: {error}") from error
-        csv.field_size_limit(MAX_LINE)
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        yield from _rows(
-            reader, lines, header, itertools.repeat(None) if places is None else places
-        )
-
-
-def _rows(
-    reader: Iterator[list[str]],
-    lines: _Lines,
-    header: list[str],
-    places: Iterable[Place | None],
-) -> Iterator[Raw]:
-    for place in places:
-        lines.begin_row(place)
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except (InputError, csv.Error) as error:
-            (first, _), last = lines.first, lines.only_first()
-            said = f"not CSV: {error}"
-            if first != last or "unexpected end" in str(error):
-                said = f"a quote is not closed rightly (looked up to line {last})"
-            elif isinstance(error, InputError):
-                yield Raw(first, problem=error.problem)
+        for place in itertools.repeat(None) if places is None else places:
+            if place is not None:
+                again.clear()
+                lines.go_to(place)
+            row.clear()
+            try:
+                # A reader for each: the lines of the one before may have ended in an exception.
+                cells = next(csv.reader(texts(), delimiter=delimiter, strict=True), None)
+            except (InputError, csv.Error) as error:
+                again.extendleft(reversed(row[1:]))
+                wrong = Problem("invalid_csv", f"not CSV: {error}")
+                if row[1:] or "unexpected end" in str(error):
+                    said = f"a quote is not closed rightly (looked up to line {row[-1][0]})"
+                    wrong = Problem("invalid_csv", said)
+                elif isinstance(error, InputError):
+                    wrong = error.problem
+                yield Raw(row[0][0], problem=wrong)
                 continue
-            yield Raw(first, problem=Problem("invalid_csv", said))
-            continue
-        if not any(cells):  # a blank line, or one of delimiters alone
-            continue
-        fields = {key: cell for key, cell in zip(header, cells, strict=False) if key}
-        message = f"the row has {len(cells)} cells; the header has {len(header)}"
-        wrong = Problem("invalid_csv", message) if len(cells) != len(header) else None
-        line, offset = lines.first
-        yield Raw(line, fields, wrong, offset)
+            if cells is None:
+                return
+            if any(cells):  # else a blank line, or one of delimiters alone
+                said = f"the row has {len(cells)} cells; the header has {len(header)}"
+                uneven = Problem("invalid_csv", said) if len(cells) != len(header) else None
+                fields = {key: cell for key, cell in zip(header, cells, strict=False) if key}
+                line, offset, _ = row[0]
+                yield Raw(line, fields, uneven, offset)
 
 
 def _header(names: list[str], name: str) -> list[str]:
@@ -267,10 +225,10 @@ CSV = Reader(
 )
 
 
-def _read_folder(folder: Path, name: str, places: Iterable[Place] | None) -> Iterator[Raw]:
+def _read_folder(folder: Path, name: str, places: Places | None) -> Iterator[Raw]:
     """A row for each file that is not hidden, at any depth, in the order of the paths' parts."""
     root = folder.resolve()
-    wanted = _numbers(places)
+    wanted = itertools.count(1) if places is None else iter(places.lines)
     following = next(wanted, None)
     with Documents() as documents:
         for number, path in enumerate(_files(root, name), 1):
@@ -283,11 +241,8 @@ def _read_folder(folder: Path, name: str, places: Iterable[Place] | None) -> Ite
                 fields["prompt"] = _text(path, root, documents)
             except InputError as error:
                 problem = error.problem
-            except DocumentError as error:
-                problem = Problem("unreadable_file", str(error))
-            except OSError as error:
-                reason = f"it cannot be read: {error.strerror or error}"
-                problem = Problem("unreadable_file", reason)
+            except (DocumentError, OSError) as error:
+                problem = Problem("unreadable_file", f"it cannot be read: {reason(error)}")
             yield Raw(number, fields, problem)
 
 
@@ -363,7 +318,7 @@ FOLDER = Reader(
 )
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> JsonObject:
     """The object in a line. Raises InputError for anything else."""
     try:
         value = _DECODER.decode(text)
@@ -401,7 +356,6 @@ JSONL = Reader(
     partial(rows_by_line, parse=_object),
     'write one object a line, such as {"prompt": "What is 2 + 2?"}',
     suffixes=(".jsonl", ".ndjson", ".json"),
-    first=b"{",
 )
 
 
@@ -419,6 +373,8 @@ TEXT = Reader(
 READERS = {reader.name: reader for reader in (JSONL, TEXT, CSV, PARQUET, FOLDER)}
 
 _PACKED = frozenset({".gz", ".zst", ".zstd"})
+_PARQUET = b"PAR1"  # how each such file begins, whatever its name is
+_ONE_A_LINE = "JSONL has one object per line (jq -c '.[]' converts it)"
 _UTF16 = "UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
 # What is not read, so that its bytes are not taken for text.
 _FOREIGN = (
@@ -436,18 +392,17 @@ _FOREIGN = (
 )
 
 
-def detect(path: Path, name: str, asked: str | None) -> Reader:
+def detect(path: Path, name: str, asked: str) -> Reader:
     """The format of ``path``, as the user ``asked`` or as it looks.
 
     Raises RequestError when there is nothing there that could be read.
     """
     if not name:
         raise RequestError("the input's name is empty")
-    asked = None if asked == "auto" else asked
     if not path.exists():
         raise RequestError(f"{name}: no such file")
     if path.is_dir():
-        if asked not in (None, "folder", "text"):
+        if asked not in ("auto", "folder", "text"):
             raise RequestError(f"{name} is a folder, whose files are a prompt each; name a file")
         return FOLDER
     if asked == "folder":
@@ -462,20 +417,17 @@ def detect(path: Path, name: str, asked: str | None) -> Reader:
             raise RequestError(f"{name} cannot be unpacked: {error}") from error
     called = Path(name)
     suffix = (called.with_suffix("") if called.suffix.lower() in _PACKED else called).suffix.lower()
-    by_magic = [one for one in READERS.values() if one.magic and head.startswith(one.magic)]
-    by_name = [one for one in READERS.values() if suffix in one.suffixes]
-    known = [READERS[asked]] if asked else by_magic or by_name
-    if known and not known[0].packed and stream.packing:
-        raise RequestError(
-            f"{name} is {known[0].name.capitalize()} inside {stream.packing}; unpack it first"
-        )
-    foreign = [what for magic, what in _FOREIGN if head.startswith(magic)]
-    if foreign and not asked and not (known and known[0].magic):
-        raise RequestError(f"{name} is {foreign[0]}")
     start = head.removeprefix(UTF8_BOM).lstrip()[:1]
-    if not asked and suffix == ".json" and start == b"[":
-        raise RequestError(
-            f"{name} holds one JSON list; JSONL has one object per line (jq -c '.[]' converts it)"
-        )
-    by_start = [one for one in READERS.values() if one.first and one.first == start]
-    return (known or by_start or [TEXT])[0]
+    named = next((one for one in READERS.values() if suffix in one.suffixes), None)
+    by_look = PARQUET if head.startswith(_PARQUET) else named
+    found = READERS.get(asked, by_look)  # auto is none of them
+    if found is PARQUET:
+        if stream.packing:
+            raise RequestError(f"{name} is Parquet inside {stream.packing}; unpack it first")
+    elif asked == "auto":
+        for magic, what in _FOREIGN:
+            if head.startswith(magic):
+                raise RequestError(f"{name} is {what}")
+        if suffix == ".json" and start == b"[":
+            raise RequestError(f"{name} holds one JSON list; {_ONE_A_LINE}")
+    return found or (JSONL if start == b"{" else TEXT)

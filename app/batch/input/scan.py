@@ -4,7 +4,8 @@ where the pending ones are."""
 from dataclasses import dataclass, field
 from itertools import islice
 
-from app.batch.input.source import NO_REPEATS, IdIndex, Places, Repeats, Source
+from app.batch.input.lines import Places
+from app.batch.input.source import NO_REPEATS, IdIndex, Repeats, Source
 from app.batch.journal.journal import Entries, Matcher
 from app.openai.validation import Problem
 from runtimes.errors import RequestError
@@ -17,20 +18,44 @@ _SHOWN = 3
 
 
 @dataclass(slots=True)
+class RefusedRows:
+    """Rows that cannot be asked: how many, and the first with their places."""
+
+    count: int = 0
+    first: list[tuple[str, Problem]] = field(default_factory=list)
+
+    def add(self, where: str, problem: Problem) -> None:
+        """Count a row."""
+        self.count += 1
+        if len(self.first) < _PROBLEMS_KEPT:
+            self.first.append((where, problem))
+
+    def lines(self, name: str, what: str) -> list[str]:
+        """Messages on rows of the input called ``name``, which ``what`` says."""
+        lines = [f"{name}, {where}: {problem.message}" for where, problem in self.first]
+        more = self.count - len(self.first)
+        return [*lines, f"and {more:,} more {what}"] if more else lines
+
+
+@dataclass(slots=True)
 class InputScan:
     """Result of a pass over the input."""
 
     input_rows: int = 0  # those of other shards too
     rows: int = 0
     requests: int = 0  # lines of an OpenAI batch, those of other shards too
-    invalid: int = 0
     reusable: int = 0  # answered already
     skipped: int = 0  # of the reusable ones: they stay failed
     characters: int = 0  # of the pending rows' prompts
     places: dict[Priority, Places] = field(default_factory=dict)  # of the pending rows
-    problems: list[tuple[str, Problem]] = field(default_factory=list)  # the first, with their place
+    refused: RefusedRows = field(default_factory=RefusedRows)  # rows that are not valid
     repeats: Repeats = NO_REPEATS  # valid, though an earlier row has their id
     invalid_rows: list[int] = field(default_factory=list)  # indexes of the first thousand
+
+    @property
+    def invalid(self) -> int:
+        """Rows that ask nothing."""
+        return self.refused.count
 
     @property
     def pending(self) -> int:
@@ -49,9 +74,7 @@ class InputScan:
 
     def notes(self, name: str) -> list[str]:
         """Return messages on invalid rows of the input called ``name``, the first by line."""
-        lines = [f"{name}, {where}: {problem.message}" for where, problem in self.problems]
-        if self.invalid > len(self.problems):
-            lines.append(f"and {self.invalid - len(self.problems):,} more rows that are not valid")
+        lines = self.refused.lines(name, "rows that are not valid")
         if count := len(self.repeats):
             pairs = zip(self.repeats.lines, self.repeats.first_lines, strict=True)
             shown = [f"line {line} that of line {first}" for line, first in islice(pairs, _SHOWN)]
@@ -85,7 +108,7 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
     found, source.seen = InputScan(), source.stamp()
     fields: dict[str, None] = {}
     lacking = 0
-    refused: list[int] = []
+    repeated: list[int] = []
     for row in source.all_rows():
         found.input_rows += 1
         found.requests += row.endpoint is not None
@@ -97,26 +120,25 @@ def _read(source: Source, entries: Entries, ids: IdIndex | None) -> InputScan:
         if len(fields) < _FIELDS_SHOWN:
             fields.update(dict.fromkeys(row.fields))
         if row.problem is not None:
-            found.invalid += 1
+            found.refused.add(row.where, row.problem)
             if len(found.invalid_rows) < _INVALID_KEPT:
                 found.invalid_rows.append(row.index)
             lacking += row.problem.code == "missing_field"
             if row.problem.code == "duplicate_id":
-                refused.append(row.index)
-            if len(found.problems) < _PROBLEMS_KEPT:
-                found.problems.append((row.where, row.problem))
+                repeated.append(row.index)
             continue
         if (offset := matcher.take(row.key)) is not None:
             found.reusable += 1
             found.skipped += offset == matcher.failure(row.key)
         else:
             found.characters += row.task.characters
-            found.places.setdefault(row.task.priority, Places()).add(row)
+            places = found.places.setdefault(row.task.priority, Places())
+            places.add(row.index, row.line, row.offset)
     if not found.input_rows:
         raise RequestError(f"{source.name} has no rows: {source.reader.hint}")
     if lacking and found.invalid == found.rows and fields:
-        raise RequestError(_no_field(source, list(fields), found.problems))
-    found.repeats = source.repeats.without(refused)
+        raise RequestError(_no_field(source, list(fields), found.refused.first))
+    found.repeats = source.repeats.without(repeated)
     return found
 
 
@@ -129,11 +151,6 @@ def _no_field(source: Source, fields: list[str], problems: list[tuple[str, Probl
         return f"no row of {source.name} fits the template; {said}"
     if field is not None and repr(field) in said:
         return f"no row of {source.name} has the field {field!r}; the rows have: {shown}"
-    if source.prompting.rows.task == "generate":
-        return (
-            f"no row of {source.name} has a 'prompt' or 'messages'; name the field that holds the "
-            f"prompt with --field. The rows have: {shown}"
-        )
     return (
         f"no row of {source.name} can be asked: {said}; --field names the one with the prompt. "
         f"The rows have: {shown}"

@@ -12,17 +12,16 @@ import sys
 import tempfile
 from array import array
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice, starmap
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from app.batch.input.lines import Place, Raw, Reader
+from app.batch.input.lines import Places, Raw, Reader
 from app.batch.input.prompting import Prompting, row_id
 from app.batch.input.readers import detect
 from app.batch.settings import NO_KEY, row_key
@@ -30,7 +29,7 @@ from app.openai.request import Endpoint
 from app.openai.task import Task
 from app.openai.validation import BODY, InputError, Problem
 from runtimes.errors import ParameterError, RequestError, WorkerError
-from runtimes.untrusted import excess
+from runtimes.untrusted import Fields, excess
 
 log = logging.getLogger(__name__)
 
@@ -49,24 +48,11 @@ class Row:
     id: str | int
     task: Task = NOTHING  # asks nothing where there is a problem
     problem: Problem | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of the input's row, ready for JSON
+    fields: Fields = field(default_factory=dict)  # of the input's row, ready for JSON
     endpoint: Endpoint | None = None  # that it is a request to; None for a plain row
     where: str = ""  # what messages call its place
     key: bytes = NO_KEY  # of its answer
     offset: int = 0  # as in ``Raw``
-
-
-class Places:
-    """Places of rows, in order: 16 bytes a row."""
-
-    def __init__(self) -> None:
-        self.indexes, self.lines, self.offsets = array("I"), array("I"), array("q")
-
-    def add(self, row: Row) -> None:
-        """Note the next row."""
-        self.indexes.append(row.index)
-        self.lines.append(row.line)
-        self.offsets.append(row.offset)
 
 
 # Rows whose id an earlier row has, found among millions of rows in little memory.
@@ -163,7 +149,6 @@ class Source:
     name: str  # what the user called the input
     reader: Reader
     prompting: Prompting = field(default_factory=Prompting)
-    limit: int | None = None
     # Known after a first reading: from then on a request that has the ``custom_id`` of an earlier
     # row is a problem, since nobody could tell their answers apart.
     repeats: Repeats = NO_REPEATS
@@ -181,30 +166,19 @@ class Source:
         return self.shard is None or self.shard.has(row.id)
 
     def all_rows(self) -> Iterator[Row]:
-        """Every row of the input in order, at most ``limit``. Raises as ``rows``."""
-        for index, raw in enumerate(self.reader.read(self.path, self.name, None)):
-            if self.limit is not None and index >= self.limit:
-                return
-            yield self._row(index, raw)
+        """Every row of the input in order, up to ``--limit``. Raises as ``rows``."""
+        raws = islice(self.reader.read(self.path, self.name, None), self.prompting.rows.limit)
+        return starmap(self._row, enumerate(raws))
 
     def rows_at(self, places: Places) -> Iterator[Row]:
         """The valid rows at ``places``; no other row is parsed. Raises as ``rows``."""
-        asked: deque[tuple[int, int]] = deque()
-        columns = places.indexes, places.lines, places.offsets
-
-        def wanted() -> Iterator[Place]:
-            for index, line, offset in zip(*columns, strict=True):
-                asked.append((index, line))
-                yield line, offset
-
-        for raw in self.reader.read(self.path, self.name, wanted()):
+        at = -1
+        for raw in self.reader.read(self.path, self.name, places):
             # A row is missing only where the input changed, which is refused at the end.
-            while asked and asked[0][1] != raw.line:
-                asked.popleft()
-            if asked:
-                row = self._row(asked.popleft()[0], raw)
-                if row.problem is None:
-                    yield row
+            at = places.lines.index(raw.line, at + 1)
+            row = self._row(places.indexes[at], raw)
+            if row.problem is None:
+                yield row
 
     def stamp(self) -> str:
         """The input's present size and time; of a folder, a hash of those of its files."""
@@ -259,45 +233,32 @@ class Source:
 @contextmanager
 def open_source(
     name: str,
-    *,
-    format: str | None = None,
     prompting: Prompting | None = None,
-    limit: int | None = None,
+    *,
     shard: Shard | None = None,
     digest: bytes = b"",
 ) -> Iterator[Source]:
-    """The source that the user calls ``name``: a file, a folder, or ``-`` for standard input.
+    """The source that the user calls ``name``: a file, a folder, or ``-`` for standard input; its
+    format and limit are those of ``prompting.rows``.
 
     Raises RequestError when there is no such file or it is not of a kind that can be read.
     """
     prompting = prompting or Prompting()
-    path, spooled = Path(name), None
-    if name == "-":
-        path = spooled = _spool_stdin()
-        name = "standard input"
-    try:
-        reader = detect(path, name, format)
+    with ExitStack() as stack:
+        path = Path(name)
+        if name == "-":
+            if sys.stdin is None:
+                raise RequestError("the input is -, and standard input is closed")
+            # A job reads its input more than once.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ingot-stdin-"))
+            path, name = Path(folder) / "input", "standard input"
+            with path.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        reader = detect(path, name, prompting.rows.input_format)
         if reader.name == "text" and prompting.rows.field is not None:
             raise ParameterError(
                 f"--field is for rows with fields, and {name} is read as plain text"
                 " (see --input-format)",
                 "field",
             )
-        yield Source(path, name, reader, prompting, limit, shard=shard, digest=digest)
-    finally:
-        if spooled is not None:
-            spooled.unlink(missing_ok=True)
-
-
-def _spool_stdin() -> Path:
-    """Standard input as a temporary file: a job reads its input more than once."""
-    if sys.stdin is None:
-        raise RequestError("the input is -, and standard input is closed")
-    with tempfile.NamedTemporaryFile(prefix="ingot-stdin-", delete=False) as file:
-        path = Path(file.name)
-        try:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-    return path
+        yield Source(path, name, reader, prompting, shard=shard, digest=digest)

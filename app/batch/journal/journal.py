@@ -16,7 +16,7 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -34,8 +34,10 @@ from app.batch.output.records import writing
 from app.batch.report.eta import LengthCounts
 from app.openai.answer import Answer
 from runtimes.errors import IngotError, RequestError
+from runtimes.untrusted import JsonObject
 
 JOURNAL = ".journal.jsonl"  # behind the name of the output
+_NOT_OURS = NOT_OURS + "; move it out of the way"
 _MAGIC = b'{"ingot":"batch-journal"'
 # A group is synced when it is this large or this old: a power cut costs at most so much work,
 # and a fast job does not wait for the disk at every row.
@@ -47,12 +49,10 @@ _KEPT = "Every row written so far is kept"
 class Entries:
     """Places of the rows' records: parallel arrays, 25 bytes a row, so that millions fit."""
 
-    def __init__(self, *, keep_failures: bool = False) -> None:
-        """``keep_failures`` lets a row's failure stand as its result, so that it is not tried
-        again."""
+    def __init__(self) -> None:
         self.keys, self.indexes, self.offsets = array("Q"), array("q"), array("q")
         self.answered = array("b")
-        self.keep_failures = keep_failures
+        self.keep_failures = False  # a row's failure stands as its result: it is not tried again
 
     def add(self, key: bytes, index: int, offset: int, answered: bool) -> None:
         """Note one record."""
@@ -103,7 +103,7 @@ class Journal(JournalState):
             self._descriptor = os.open(path, flags, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-                raise RequestError(NOT_OURS.format(path) + "; move it out of the way")
+                raise RequestError(_NOT_OURS.format(path))
             _lock(self._descriptor, path)
             self._end = self._scan()
         except BaseException:
@@ -111,7 +111,7 @@ class Journal(JournalState):
             raise
         self._synced_at = time.monotonic()
 
-    def begin(self, settings: dict[str, Any]) -> None:
+    def begin(self, settings: JsonObject) -> None:
         """Write a header, unless the last one says the same: what follows was made so. Damaged
         lines count as told from here on."""
         if self._forgotten:
@@ -130,25 +130,23 @@ class Journal(JournalState):
         if self.damaged:
             self.note(DAMAGE, {"offsets": list(self.damaged)})
 
-    def note(self, kind: str, values: dict[str, Any], *, sync: bool = True) -> None:
-        """Write a note on this run, of one of the kinds in app.batch.journal.lines; without
-        ``sync`` a power cut may take it away."""
-        self._write(sealed_line({"ingot": kind, **values}))
+    def note(self, kind: str, values: JsonObject, *, sync: bool = True) -> None:
+        """Write a note on this run, of one of the kinds in app.batch.journal.lines, with the
+        present time; without ``sync`` a power cut may take it away."""
+        self._write(sealed_line({"ingot": kind, "at": round(time.time(), 3), **values}))
         if sync:
             self._fsync()
 
-    def append(self, key: bytes, index: int, answer: Answer) -> int:
-        """Add a finished row; return its offset. It is on the disk after the next ``sync``; until
-        then only a power cut or a crash of the system can take it away."""
+    def append(self, key: bytes, index: int, answer: Answer) -> None:
+        """Add a finished row. It is on the disk after the next ``sync``; until then only a power
+        cut or a crash of the system can take it away."""
         offset, answered = self._end, answer.error is None
-        said = answer.to_json()
-        record = {"key": key.hex(), "index": index, "ok": answered, "answer": said}
+        record = {"key": key.hex(), "index": index, "ok": answered, "answer": answer.to_json()}
         self._write(sealed_line(record))
         self._unsynced += 1
         self.entries.add(key, index, offset, answered)
         if self._unsynced >= _GROUP_ROWS:
             self._fsync()
-        return offset
 
     @property
     def synced(self) -> bool:
@@ -195,7 +193,7 @@ class Journal(JournalState):
 
     def forget(self) -> None:
         """Ignore what is there; ``begin`` will drop it."""
-        self.entries = Entries(keep_failures=self.entries.keep_failures)
+        self.entries = Entries()
         self.settings, self.lengths = None, LengthCounts()
         self._forgotten = True
 
@@ -230,14 +228,14 @@ class Journal(JournalState):
                 )
         self._ended = line.endswith(b"\n")
         if end and not self.whole_lines and not _torn_header(line, offset):
-            raise RequestError(NOT_OURS.format(self.path) + "; move it out of the way")
+            raise RequestError(_NOT_OURS.format(self.path))
         return end
 
     def _other_settings(self) -> None:
         super()._other_settings()
         self.lengths = LengthCounts()
 
-    def _row(self, record: dict[str, Any], offset: int) -> None:
+    def _row(self, record: JsonObject, offset: int) -> None:
         super()._row(record, offset)
         self.entries.add(bytes.fromhex(record["key"]), record["index"], offset, record["ok"])
         if record["ok"]:

@@ -23,7 +23,6 @@ import os
 import re
 import socket
 import sys
-import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +36,7 @@ from app.batch.settings import KEY_BYTES, comparable
 from app.openai.answer import is_answer, is_count, is_number, is_text, list_of
 from runtimes.errors import RequestError
 from runtimes.machine.processes import birth, is_alive
-from runtimes.untrusted import Bounds, excess
+from runtimes.untrusted import Bounds, Fields, JsonObject, excess
 
 VERSION = 3
 VERSIONS = frozenset({2, VERSION})
@@ -67,10 +66,9 @@ def told(path: Path, damaged: Mapping[int, str], then: str) -> list[str]:
     return [*lines, f"{path}: {then}"]
 
 
-def run_note(**job: int | str | Mapping[str, Any] | None) -> dict[str, Any]:
+def run_note(**job: int | str | Fields | None) -> JsonObject:
     """Values of a ``batch-run`` note of this process; ``job`` has those from ``rows`` on."""
     return {
-        "at": round(time.time(), 3),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "born": birth(os.getpid()),
@@ -78,11 +76,6 @@ def run_note(**job: int | str | Mapping[str, Any] | None) -> dict[str, Any]:
         "folder": os.getcwd(),
         **job,
     }
-
-
-def end_note(unfinished: int) -> dict[str, Any]:
-    """The values of a ``batch-end`` note."""
-    return {"at": round(time.time(), 3), "unfinished": unfinished}
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -96,7 +89,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
             offset += len(line)
 
 
-def sealed_line(record: dict[str, Any]) -> bytes:
+def sealed_line(record: JsonObject) -> bytes:
     """A record as a line with its seal."""
     body = exact_line(record)[: -len(b"}\n")]
     return body + _SEAL + b'%08x"}\n' % zlib.crc32(body)
@@ -110,7 +103,7 @@ def sealed(line: bytes) -> bool | None:
     return seal[len(_SEAL) : -len(b'"}\n')] == b"%08x" % zlib.crc32(body)
 
 
-def parse_line(line: bytes) -> dict[str, Any] | None:
+def parse_line(line: bytes) -> JsonObject | None:
     """A whole journal line, or None for one that is torn or not ours: all that a reader takes from
     it is of its kind, whoever wrote it. A wrong seal is no seal."""
     if not line.endswith(b"\n"):
@@ -124,52 +117,51 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     if line.count(b"[") + line.count(b"{") > _DEEP.depth and excess(value, _DEEP):
         return None
     kind = value.get("ingot")
-    if kind == HEADER:
-        return value if _is_header(value) else None
-    if kind is not None:
-        if not isinstance(kind, str) or not _is_note(value, kind):
-            return None
-        return value if sealed(line) or kind in (RUN, END) else None
-    key, index, good, answer = (value.get(name) for name in ("key", "index", "ok", "answer"))
-    if not (isinstance(key, str) and is_count(index, 2**62) and isinstance(good, bool)):
+    if not all(check(value[name]) for name, check in _CHECKS.items() if name in value):
         return None
+    if not isinstance(kind, str | None) or not _NEEDED.get(kind, set()) <= value.keys():
+        return None
+    if kind is None or kind in (HEADER, RUN, END):
+        return value
+    return value if sealed(line) else None
+
+
+def _is_key(value: Any) -> bool:
     try:
-        whole = len(bytes.fromhex(key)) == KEY_BYTES
+        return isinstance(value, str) and len(bytes.fromhex(value)) == KEY_BYTES
     except ValueError:
-        return None
-    return value if whole and isinstance(answer, dict) and is_answer(answer) else None
-
-
-def _is_header(value: dict[str, Any]) -> bool:
-    settings = value.get("settings")
-    if not isinstance(settings, dict) or not is_count(value.get("version", 0)):
         return False
-    return isinstance(settings.get("sampling", {}), dict)
 
 
-def _is_note(value: dict[str, Any], kind: str) -> bool:
-    """Whether what is read of a note is there, and of its kind."""
-    return _NEEDED.get(kind, frozenset()) <= value.keys() and all(
-        _CHECKS[name](found) for name, found in value.items() if name in _CHECKS
-    )
+def _is_settings(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("sampling", {}), dict)
 
 
 def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or check(value)
 
 
-_NEEDED = {
-    RUN: frozenset({"at", "rows", "invalid", "reused"}),
-    END: frozenset({"at", "unfinished"}),
-    LEFT: frozenset({"at"}),
+# What is read of a line: what has to be there, by its kind, and of which kind it must be.
+_NEEDED: dict[str | None, set[str]] = {
+    None: {"key", "index", "ok", "answer"},
+    HEADER: {"settings"},
+    RUN: {"at", "rows", "invalid", "reused"},
+    END: {"at", "unfinished"},
+    LEFT: {"at"},
 }
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "at": lambda value: is_number(value, 1e11),  # the year 5138
-    **dict.fromkeys(("rows", "input_rows", "invalid", "reused", "unfinished"), is_count),
-    **dict.fromkeys(("host", "shard", "format", "input", "folder"), _or_none(is_text)),
+    **dict.fromkeys("rows input_rows invalid reused unfinished".split(), is_count),
+    **dict.fromkeys("host shard format input folder".split(), _or_none(is_text)),
     "command": _or_none(list_of({str})),
-    **dict.fromkeys(("born", "left_s", "left_least_s", "left_most_s"), _or_none(is_number)),
+    **dict.fromkeys("born left_s left_least_s left_most_s".split(), _or_none(is_number)),
     "spec": lambda value: isinstance(value, dict),
+    "settings": _is_settings,
+    "version": is_count,
+    "key": _is_key,
+    "index": lambda value: is_count(value, 2**62),
+    "ok": lambda value: isinstance(value, bool),
+    "answer": lambda value: isinstance(value, dict) and is_answer(value),
     "pid": _or_none(is_count),
     "offsets": list_of({int}),
 }
@@ -190,7 +182,7 @@ class JournalState:
         self._reset()
 
     def _begin_file(self) -> None:
-        self.settings: dict[str, Any] | None = None  # those of the last header
+        self.settings: JsonObject | None = None  # those of the last header
         self.version = VERSION  # of the last header
         self.settings_lost = False  # the last header is damaged, or the first line is no header
         self.whole_lines = self._lines = 0
@@ -198,9 +190,9 @@ class JournalState:
         # By offset, what is wrong with each line that says nothing any more, as long as no run has
         # noted that it was told.
         self.damaged: dict[int, str] = {}
-        self.run: dict[str, Any] | None = None  # the notes on the last run: its begin,
-        self.end: dict[str, Any] | None = None  # its end,
-        self.left: dict[str, Any] | None = None  # and the last one on its time left
+        self.run: JsonObject | None = None  # the notes on the last run: its begin,
+        self.end: JsonObject | None = None  # its end,
+        self.left: JsonObject | None = None  # and the last one on its time left
 
     def _reset(self) -> None:
         self.done = 0  # rows that were answered
@@ -254,23 +246,19 @@ class JournalState:
             for known in record.get("offsets", ()):
                 self.damaged.pop(known, None)
 
-    def again(self, offset: int, line: bytes) -> dict[str, Any] | None:
+    def again(self, offset: int, line: bytes) -> JsonObject | None:
         """The record of a line, also of one that was read before; None if it is damaged."""
-        seal = sealed(line)
         needed = self._sealed_from is not None and offset >= self._sealed_from
-        if seal is False or (needed and seal is None):
+        if (seal := sealed(line)) is False or (needed and seal is None):
             return None
         record = parse_line(line)
-        if record is not None and seal is None and record.get("version") == VERSION:
-            return None
-        return record
+        return record if seal or not record or record.get("version") != VERSION else None
 
     def _damage(self, offset: int, line: bytes) -> None:
         # Two marks, so that one damaged byte cannot hide both.
         header = b'"batch-journal"' in line or b'"settings":{' in line
-        said = "is damaged"
-        if not line.endswith(b"\n"):
-            said = "is not whole, as after a crash of the machine"
+        whole = line.endswith(b"\n")
+        said = "is damaged" if whole else "is not whole, as after a crash of the machine"
         if header:
             said += " (the job's settings)"
         elif found := INDEX.search(line):
@@ -280,7 +268,7 @@ class JournalState:
         if header or offset == 0:
             self.settings_lost, self.settings = True, None
 
-    def _header(self, record: dict[str, Any]) -> None:
+    def _header(self, record: JsonObject) -> None:
         self.settings_lost = False
         settings, before = record["settings"], self.settings
         self.version, self.settings = record.get("version", 0), settings
@@ -292,12 +280,12 @@ class JournalState:
         self.run = self.end = self.left = None
         self._reset()
 
-    def _run(self, record: dict[str, Any]) -> None:
+    def _run(self, record: JsonObject) -> None:
         self.run, self.end, self.left = record, None, None
         self._reset()
         self.last = float(record["at"])
 
-    def _row(self, record: dict[str, Any], offset: int) -> None:
+    def _row(self, record: JsonObject, offset: int) -> None:
         if not record["ok"]:
             self._failed.add(record["index"])
             return

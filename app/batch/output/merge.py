@@ -38,17 +38,9 @@ class ShardOutput:
     job: str  # what all parts of a job have in common
 
 
-@dataclass(slots=True)
-class Merged:
-    """Counts of the merged output."""
-
-    parts: int
-    rows: int = 0
-    failed: int = 0  # of them, errors
-
-
-def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> Merged:
-    """Write ``out`` from all parts of a job; over an older file only with ``replace``.
+def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> dict[str, int]:
+    """Write ``out`` from all parts of a job; over an older file only with ``replace``. How many
+    rows, failed ones and parts there are.
 
     Raises RequestError naming the parts that are missing, doubled, unfinished or of another job,
     and OutOfMemoryError for a full disk.
@@ -59,19 +51,20 @@ def merge(out: Path, paths: Sequence[Path], *, replace: bool = False) -> Merged:
     _check(out, parts)
     if out.exists() and not replace:
         raise RequestError(f"{out} exists; --fresh replaces it")
-    merged = Merged(len(parts))
+    rows = failed = 0
 
     def records() -> Iterator[Record]:
-        merged.rows = merged.failed = 0  # tables are written in two passes
+        nonlocal rows, failed
+        rows = failed = 0  # tables are written in two passes
         for index, record in heapq.merge(*map(_records, parts), key=itemgetter(0)):
-            if index != merged.rows:
-                raise RequestError(f"the row of index {merged.rows} is in no part")
-            merged.rows += 1
-            merged.failed += bool(record.get("error") or record.get("error.code"))
+            if index != rows:
+                raise RequestError(f"the row of index {rows} is in no part")
+            rows += 1
+            failed += bool(record.get("error") or record.get("error.code"))
             yield record
 
     write_output(out, parts[0].format, records, "The parts are untouched")
-    return merged
+    return {"rows": rows, "failed": failed, "parts": len(parts)}
 
 
 def _part(path: Path) -> ShardOutput:
@@ -99,7 +92,7 @@ def _part(path: Path) -> ShardOutput:
 
 
 def _check(out: Path, parts: Sequence[ShardOutput]) -> None:
-    first = parts[0]
+    first, found = parts[0], dict[int, ShardOutput]()
     for part in parts:
         if part.job != first.job:
             raise RequestError(
@@ -108,16 +101,11 @@ def _check(out: Path, parts: Sequence[ShardOutput]) -> None:
             )
         if any(same_file(out, one) for one in (part.path, journal_path(part.path))):
             raise RequestError(f"{out} is one of the parts; name another file")
+        if (other := found.setdefault(part.shard.number, part)) is not part:
+            raise RequestError(f"{part.path} and {other.path} are both part {part.shard}")
     named = suffix_format(out)
     if named is not first.format and not (named is JSONL and first.format is OPENAI):
         raise RequestError(f"the parts are {first.format.name}; give {out} a name that says so")
-    found: dict[int, Path] = {}
-    for part in parts:
-        if part.shard.number in found:
-            raise RequestError(
-                f"{part.path} and {found[part.shard.number]} are both part {part.shard}"
-            )
-        found[part.shard.number] = part.path
     count = first.shard.count
     missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in found]
     if missing:

@@ -20,21 +20,21 @@ from quantize.disk import outfile
 
 def answers(
     source: Source, journal: Journal, *, errors: bool = True
-) -> Iterator[tuple[Row, Answer | None]]:
-    """None for a row without an answer or error, and without ``errors`` for one that failed. Raises
-    IngotError when the journal is damaged."""
+) -> Iterator[tuple[Row, Answer]]:
+    """Rows that have an answer or, with ``errors``, an error. Raises IngotError when the journal is
+    damaged."""
     matcher = Matcher(journal.entries)
     for row in source.rows():
-        if row.problem is not None:
-            answer: Answer | None = Answer(error=row.problem)
-        else:
+        answer = Answer(error=row.problem)
+        if row.problem is None:
             offset = matcher.take(row.key)
-            if offset is None and errors:
+            if offset is None:
                 offset = matcher.failure(row.key)
-            answer = None if offset is None else journal.read(offset, row.key)
-        if not errors and answer is not None and answer.error is not None:
-            answer = None
-        yield row, answer
+            if offset is None:
+                continue
+            answer = journal.read(offset, row.key)
+        if errors or answer.error is None:
+            yield row, answer
 
 
 def publish(
@@ -53,9 +53,8 @@ def publish(
         nonlocal published
         published = RowCounts()  # tables are written in two passes
         for row, answer in answers(source, journal, errors=errors):
-            if answer is not None:
-                published.finished(answer.error)
-                yield form.record(row, answer)
+            published.finished(answer.error)
+            yield form.record(row, answer)
 
     kept = f"Every row is in {journal.path}"
     write_output(out, form.format, records, kept, source.check_unchanged)
@@ -116,17 +115,16 @@ class UnorderedOutput:
             held = self._held(rows)
             agree = lines = 0
             for row, answer in answers(source, self._journal, errors=errors):
-                if answer is not None:
-                    published.finished(answer.error)
-                    lines += 1
-                    agree += held[row.index] == _hash(self._line(row, answer))
+                published.finished(answer.error)
+                lines += 1
+                agree += held[row.index] == _hash(self._line(row, answer))
             source.check_unchanged()
             if agree < sum(map(bool, held)):
                 publish(source, self._journal, self._out, self._form, errors=errors)
             elif agree < lines:
                 with self._out.open("ab") as file:
                     for row, answer in answers(source, self._journal, errors=errors):
-                        if answer is not None and not held[row.index]:
+                        if not held[row.index]:
                             file.write(self._line(row, answer))
                     file.flush()
                     os.fsync(file.fileno())
@@ -151,10 +149,9 @@ class UnorderedOutput:
     def _index(self, line: bytes) -> int | None:
         assert self._form.format.index is not None
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            index = self._form.format.index(json.loads(line))
+        except (ValueError, RecursionError, AttributeError):  # no JSON, or no object
             return None
-        index = self._form.format.index(record) if isinstance(record, dict) else None
         return index if isinstance(index, int) else None
 
     def _line(self, row: Row, answer: Answer) -> bytes:

@@ -24,12 +24,13 @@ from app.openai.embeddings import embeddings_body
 from app.openai.response import answer_body, error_body, status_of
 from app.openai.validation import Problem
 from runtimes.errors import OutOfMemoryError, RequestError
+from runtimes.untrusted import Fields, JsonObject
 
 if TYPE_CHECKING:
     import pyarrow
 
 
-Record = Mapping[str, Any]
+Record = Fields
 # Called as often as the records are needed; each call begins anew.
 Records = Callable[[], Iterable[Record]]
 
@@ -39,10 +40,10 @@ class OutputFormat:
     """A format of OUT."""
 
     name: str
-    record: Callable[[Row, Answer, RecordForm], dict[str, Any]]
+    record: Callable[[Row, Answer, RecordForm], JsonObject]
     write: Callable[[Path, Records], None]  # raises OSError when the file cannot grow
     # What was written, each record with the index of its row, in the order of these.
-    read: Callable[[Path], Iterator[tuple[int, dict[str, Any]]]]
+    read: Callable[[Path], Iterator[tuple[int, JsonObject]]]
     suffixes: tuple[str, ...] = ()  # of OUT
     check: Callable[[], object] = dict  # raises RequestError when something is not installed
     # Where a record is a line, the index of the row that it is of; None for one that is not ours.
@@ -60,7 +61,7 @@ class RecordForm:
     lasting: bool = False  # what another run of the job would not repeat is left out
     names: frozenset[str] = RECORD_NAMES  # that flat records keep for answers
 
-    def record(self, row: Row, answer: Answer) -> dict[str, Any]:
+    def record(self, row: Row, answer: Answer) -> JsonObject:
         """The record, ready for JSON. An error's message names the row's place in the input."""
         if self.lasting:
             answer = answer.lasting()
@@ -70,14 +71,14 @@ class RecordForm:
         return self.format.record(row, answer, self)
 
 
-def flat_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]:
+def flat_record(row: Row, answer: Answer, form: RecordForm) -> JsonObject:
     """The row's id and index, the fields of the input, the answer.
 
     A field whose name the record needs for something else is called ``input_NAME``.
     """
     own = answer.to_json()
     own.pop("created", None)
-    record: dict[str, Any] = {"id": row.id, "index": row.index}
+    record: JsonObject = {"id": row.id, "index": row.index}
     if form.fields:
         taken = record.keys() | form.names | own.keys()
         for name, value in row.fields.items():
@@ -105,9 +106,7 @@ def _write(path: Path, records: Records) -> None:
         file.writelines(map(dump_line, records()))
 
 
-def _read(
-    index_of: Callable[[Record], int | None], path: Path
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read(index_of: Callable[[Record], int | None], path: Path) -> Iterator[tuple[int, JsonObject]]:
     """The records in the order of their rows. Lines may be in the order in which rows finished:
     they are found by their offsets."""
     indexes, offsets = array("q"), array("q")
@@ -130,7 +129,7 @@ def _index(record: Record) -> int | None:
     return record.get("index")
 
 
-def _openai_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]:
+def _openai_record(row: Row, answer: Answer, form: RecordForm) -> JsonObject:
     """An error has both forms that readers look for: ``error``, and a response whose status is not
     200 and whose body is an error object."""
     name = f"{row.key.hex()[:_KEY_DIGITS]}_{row.index}"
@@ -149,7 +148,7 @@ def _openai_record(row: Row, answer: Answer, form: RecordForm) -> dict[str, Any]
     }
 
 
-def _body(row: Row, answer: Answer, form: RecordForm, name: str) -> dict[str, Any]:
+def _body(row: Row, answer: Answer, form: RecordForm, name: str) -> JsonObject:
     if answer.embedding is not None:
         how = row.task.parts[0].embed
         vectors = answer.embeddings or [answer.embedding]
@@ -186,13 +185,13 @@ _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_na
 _ESCAPED = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
-def dump_line(value: Mapping[str, Any]) -> bytes:
+def dump_line(value: Fields) -> bytes:
     """One JSON line in UTF-8 that any reader takes. Half a surrogate pair has no UTF-8, and many
     readers refuse its escape, with all lines after it: it becomes the text of that escape."""
     return _READABLE.encode(value).encode("utf-8", errors=_AS_TEXT) + b"\n"
 
 
-def exact_line(value: dict[str, Any]) -> bytes:
+def exact_line(value: JsonObject) -> bytes:
     """One JSON line that Python reads back as it was, half surrogate pairs too."""
     try:
         return _READABLE.encode(value).encode("utf-8") + b"\n"
@@ -244,9 +243,9 @@ _GROUP_ROWS = 2048  # of a Parquet file, held in memory
 _JSON = {b"ingot": b"json"}  # of a Parquet column whose texts are JSON
 
 
-def cells_of(record: Mapping[str, Any]) -> dict[str, Any]:
+def cells_of(record: Fields) -> JsonObject:
     """The record without nesting. Lists and objects of the input stay what they are."""
-    cells: dict[str, Any] = {}
+    cells: JsonObject = {}
     for name, value in record.items():
         if name in _SPREAD and isinstance(value, Mapping):
             cells.update({f"{name}.{part}": inner for part, inner in value.items()})
@@ -255,7 +254,7 @@ def cells_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return cells
 
 
-def columns_of(records: Iterable[Mapping[str, Any]]) -> dict[str, Kind]:
+def columns_of(records: Iterable[Fields]) -> dict[str, Kind]:
     """Every column of the records with the type that holds all of its cells: whole numbers beside
     others are numbers, cells of types that differ are JSON. The columns of the answer stand behind
     those of the input, errors last, whichever came first."""
@@ -319,7 +318,7 @@ def _csv_cell(value: Any, kind: Kind) -> Any:
     return value if isinstance(value, str) else _as_kind(value, kind)
 
 
-def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_csv(path: Path) -> Iterator[tuple[int, JsonObject]]:
     csv.field_size_limit(min(_MOST_CELL, sys.maxsize))
     with path.open(encoding="utf-8", newline="") as file:
         for record in csv.DictReader(file):
@@ -364,7 +363,7 @@ def _parquet_cell(value: Any, kind: Kind) -> Any:
     return value
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_parquet(path: Path) -> Iterator[tuple[int, JsonObject]]:
     import pyarrow.parquet
 
     with pyarrow.parquet.ParquetFile(path) as file:

@@ -8,16 +8,16 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any
 
 from app.batch.input.source import Row
 from app.figures import duration
 from app.openai.validation import Problem
 from runtimes.engine.metrics import EngineStats
-from runtimes.request import Completion, FinishReason, SamplingParams
+from runtimes.request import Completion, SamplingParams
+from runtimes.untrusted import Fields
 
 _PER_OCTAVE = 16  # bins: lengths within 4% of each other count as equal
 _TAIL = 0.5  # beyond what has ended, half of the answers stay below 2**_TAIL times that
@@ -26,28 +26,18 @@ _NEAR = 0.9  # of the limit: what is so long already becomes little longer
 _UNSEEN = 0.5  # answers that may be longer than any that ended
 
 
-@dataclass(slots=True)
-class LengthCounts:
+class LengthCounts(Counter[int]):
     """Answers by the logarithm of their tokens: bounded memory for any number of rows."""
 
-    ended: Counter[int] = field(default_factory=Counter)  # by themselves
-    cut: Counter[int] = field(default_factory=Counter)  # by a limit
-
-    def add(self, tokens: int, *, cut: bool) -> None:
+    def add(self, tokens: int) -> None:
         """Count an answer."""
-        (self.cut if cut else self.ended)[_bin(tokens)] += 1
+        self[_bin(tokens)] += 1
 
-    def add_record(self, answer: Mapping[str, Any]) -> None:
+    def add_record(self, answer: Fields) -> None:
         """Count the answers of a row of the journal; of several only their mean is known."""
-        tokens = answer.get("usage", {}).get("completion_tokens", 0)
-        several = answer.get("choices") or answer.get("responses") or (None,)
-        for _ in several:
-            self.add(tokens // len(several), cut=answer.get("finish_reason") != "stop")
-
-    @property
-    def total(self) -> int:
-        """All answers that were counted."""
-        return self.ended.total() + self.cut.total()
+        several = len(answer.get("choices") or answer.get("responses") or (None,))
+        tokens = answer.get("usage", {}).get("completion_tokens", 0) // several
+        self[_bin(tokens)] += several
 
 
 @dataclass(slots=True)
@@ -77,55 +67,33 @@ class RowCounts:
             for choice in completion.choices:
                 tokens = choice.usage.completion_tokens
                 self.completion_tokens += tokens
-                self.lengths.add(tokens, cut=choice.finish_reason is not FinishReason.STOP)
+                self.lengths.add(tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class LengthModel:
-    """Up to the longest answer that ended as they were, above it a Pareto distribution."""
+def fit(counts: LengthCounts, running: Iterable[int], most: int) -> tuple[list[float], float]:
+    """Lengths that answers have equally often, in order: up to the longest that ended as they were,
+    above it a Pareto distribution, cut off at ``most``. And the part of them that nobody has seen.
 
-    lengths: Sequence[float]
-    parts: Sequence[float]  # of the answers that are at most as long as each of ``lengths``
-    longest: float
-    scatter: float = 0.0  # the standard deviation of an answer's tokens, as a part of the mean
-    error: float = 0.0  # how far the mean may be off, likewise
-
-    def quantile(self, part: float, above: int = 0) -> float:
-        """The length that ``part`` of the answers stay below, of those longer than ``above``."""
-        start = bisect_right(self.lengths, above)
-        if start < len(self.lengths):
-            before = self.parts[start - 1] if start else 0.0
-            place = before + (1 - before) * part
-            at = bisect_left(self.parts, place)
-            if at < len(self.lengths):
-                return self.lengths[max(at, start)]
-            known = self.parts[-1]
-            part = (place - known) / (1 - known)
-        return max(self.longest, above) * math.pow(1 - part, -_TAIL)
-
-
-def fit(counts: LengthCounts, running: Iterable[int], most: int) -> LengthModel:
-    """From at least one answer that is there, and the tokens that each running one has so far; no
-    answer may have more than ``most``, as a rule."""
-    least = counts.cut + Counter(_bin(tokens) for tokens in running if tokens > 0)
+    From at least one answer that is there, and the tokens that each running one has so far."""
+    begun = Counter(_bin(tokens) for tokens in running if tokens > 0)
     lengths, parts, left = [], [], 1.0
-    at_least = counts.ended.total() + least.total()
-    for place in sorted(counts.ended.keys() | least.keys()):
-        ended = counts.ended[place]
-        if ended:
+    at_least = counts.total() + begun.total()
+    for place in sorted(counts.keys() | begun.keys()):
+        if ended := counts[place]:
             left *= 1 - ended / (at_least + _UNSEEN)
             lengths.append(_tokens(place))
             parts.append(1 - left)
-        at_least -= ended + least[place]
-    reached = max(map(_tokens, least), default=0.0)
-    model = LengthModel(lengths, parts, lengths[-1] if lengths else reached)
+        at_least -= ended + begun[place]
+    drawn = []
+    for number in range(_DRAWN):
+        part = (number + 0.5) / _DRAWN
+        at = bisect_left(parts, part)
+        beyond = ((1 - part) / left) ** -_TAIL if at == len(parts) else 1.0
+        drawn.append(min(most, lengths[min(at, len(parts) - 1)] * beyond))
     # Of those that are longer than any that ended, nobody knows how long they become; but for those
     # that the limit cuts off.
-    unseen = left if reached < _NEAR * most else 0.0
-    drawn = [min(most, model.quantile((i + 0.5) / _DRAWN)) for i in range(_DRAWN)]
-    scatter = stdev(drawn) / fmean(drawn)
-    error = math.hypot(scatter / math.sqrt(max(1, counts.total)), unseen)
-    return replace(model, scatter=scatter, error=error)
+    reached = max(lengths[-1], *map(_tokens, begun), 0.0)
+    return drawn, left if reached < _NEAR * most else 0.0
 
 
 def _bin(tokens: int) -> int:
@@ -206,14 +174,11 @@ class Left:
 def left_json(left: Left | None) -> dict[str, float | None]:
     """As events, the journal and the status have it."""
     values = (None,) * 3 if left is None else (left.likely_s, left.low_s, left.high_s)
-    names = ("left_s", "left_least_s", "left_most_s")
-    return {
-        name: None if value is None else round(value, 1)
-        for name, value in zip(names, values, strict=True)
-    }
+    names = "left_s left_least_s left_most_s".split()
+    return {n: None if v is None else round(v, 1) for n, v in zip(names, values, strict=True)}
 
 
-def left_of(values: Mapping[str, Any]) -> Left | None:
+def left_of(values: Fields) -> Left | None:
     """Read back the values of ``left_json``."""
     low, high = values.get("left_least_s"), values.get("left_most_s")
     return None if low is None or high is None else Left(low, values.get("left_s"), high)
@@ -221,48 +186,44 @@ def left_of(values: Mapping[str, Any]) -> Left | None:
 
 def time_left(rest: Rest, counts: LengthCounts, pace: RowPace) -> Left:
     """Before any answer is there, only the limits of answers tell something: the most it takes."""
-    longest = _played(rest, None, pace)
-    if not counts.total:
+    longest = _played(rest, [math.inf], pace)
+    if not counts:
         return Left(0.0, None, longest)
-    model = fit(counts, [tokens for tokens, _ in rest.running], rest.most)
-    likely = min(longest, _played(rest, model, pace))
+    drawn, unseen = fit(counts, [tokens for tokens, _ in rest.running], rest.most)
+    likely = min(longest, _played(rest, drawn, pace))
     # Sums of many answers scatter less than one, but all share the error of the model.
-    alone = model.scatter / math.sqrt(max(1, rest.waiting + len(rest.running)))
-    off = math.exp(min(_SPREAD * math.hypot(model.error, alone), 3.0))
+    scatter = stdev(drawn) / fmean(drawn)
+    alone = 1 / counts.total() + 1 / max(1, rest.waiting + len(rest.running))
+    off = math.exp(min(_SPREAD * math.hypot(scatter * math.sqrt(alone), unseen), 3.0))
     return Left(likely / off, likely, min(longest, likely * off))
 
 
-def _played(rest: Rest, model: LengthModel | None, pace: RowPace) -> float:
-    """Seconds; with no model each answer takes all that it may."""
+def _played(rest: Rest, lengths: Sequence[float], pace: RowPace) -> float:
+    """Seconds, if answers have these ``lengths`` equally often."""
     place = 0.5
 
     def drawn(most: int, above: int = 0) -> float:
         # Draws fill the distribution evenly, the same in each estimate.
         nonlocal place
-        if model is None:
-            return float(most)
         place = (place + _GOLDEN) % 1.0
-        return min(float(most), model.quantile(place, above))
+        longer = lengths[bisect_right(lengths, above) :] or [above * (1 - place) ** -_TAIL]
+        return min(float(most), longer[int(place * len(longer))])
 
-    ends = [max(0.0, drawn(most, tokens) - tokens) for tokens, most in rest.running]
-    waiting = rest.waiting
+    running = [max(0.0, drawn(most, tokens) - tokens) for tokens, most in rest.running]
     seconds = rest.prompt_tokens / pace.prefill_tps if pace.prefill_tps else 0.0
-    if waiting > _PLAYED:
-        mean = sum(drawn(rest.most) for _ in range(_PLAYED)) / _PLAYED
-        seconds += (waiting - _PLAYED) * mean * pace.token_s(rest.slots) / rest.slots
-        waiting = _PLAYED
-    while waiting and len(ends) < rest.slots:
-        ends.append(drawn(rest.most))
-        waiting -= 1
-    heapq.heapify(ends)
+    played = min(rest.waiting, _PLAYED)
+    waiting = [drawn(rest.most) for _ in range(played)]
+    if rest.waiting > played:
+        work = (rest.waiting - played) * fmean(waiting)
+        seconds += work * pace.token_s(rest.slots) / rest.slots
+    slots = [*running, *[0.0] * (rest.slots - len(running))]
+    heapq.heapify(slots)
+    for length in waiting:
+        heapq.heapreplace(slots, slots[0] + length)
     now = 0.0
-    while ends:
-        end = heapq.heappop(ends)
-        seconds += (end - now) * pace.token_s(len(ends) + 1)
+    for left, end in zip(range(len(slots), 0, -1), sorted(slots), strict=True):
+        seconds += (end - now) * pace.token_s(left)
         now = end
-        if waiting:
-            heapq.heappush(ends, now + drawn(rest.most))
-            waiting -= 1
     return seconds * pace.overhead
 
 
@@ -298,14 +259,14 @@ class RowProgress:
     unread: int  # tokens of the prompt, until the answer's first token is there
 
 
+@dataclass(slots=True)
 class Forecast:
-    """Keeps the speeds of the last seconds. ``rows`` and ``characters`` are those of all rows that
-    the model has to answer."""
+    """Keeps the speeds of the last seconds."""
 
-    def __init__(self, rows: int, characters: int, began: float) -> None:
-        """``began`` is when the first row could, in the seconds that ``left`` is called with."""
-        self._rows, self._characters, self._began = rows, characters, began
-        self._samples: deque[tuple[float, EngineStats]] = deque()
+    rows: int  # that the model has to answer, as are the characters
+    characters: int
+    began: float  # when the first row could, in the seconds that ``left`` is called with
+    samples: deque[tuple[float, EngineStats]] = field(default_factory=deque)
 
     def left(
         self,
@@ -320,18 +281,20 @@ class Forecast:
         """None before any speed is measured."""
         if not begun.most:  # nothing is generated: rows take what rows took
             done = counts.answered + counts.failed
-            rows = begun.rows - done if draining else self._rows - done
-            each = (now - self._began) / done if done else 0.0
-            return Left(each * rows, each * rows, each * rows) if done else None
+            if not done:
+                return None
+            rows = (begun.rows if draining else self.rows) - done
+            seconds = (now - self.began) / done * rows
+            return Left(seconds, seconds, seconds)
         pace = self._pace(now, stats)
-        if pace is None or not begun.rows:
+        if pace is None:
             return None
         waiting, prompt_tokens = 0, float(sum(row.unread for row in working))
         if not draining:
             settled = counts.answered + counts.failed + len(working)
-            rows = max(0, self._rows - settled)
+            rows = max(0, self.rows - settled)
             waiting = round(rows * begun.answers / begun.rows) + sum(row.later for row in working)
-            characters = max(0, self._characters - begun.characters)
+            characters = max(0, self.characters - begun.characters)
             unread = characters * begun.tokens / max(1, begun.characters)
             # Rows that wait in an engine are begun, and have not been read.
             unread += max(0, begun.rows - settled) * begun.tokens / begun.rows
@@ -347,11 +310,11 @@ class Forecast:
         return time_left(rest, counts.lengths, pace)
 
     def _pace(self, now: float, stats: EngineStats) -> RowPace | None:
-        samples = self._samples
+        samples = self.samples
         if samples and stats.decode_tokens < samples[-1][1].decode_tokens:
             samples.clear()  # a process that was started anew counts anew
         samples.append((now, stats))
-        window = max(_WINDOW_S, (now - self._began) / 2)
+        window = max(_WINDOW_S, (now - self.began) / 2)
         while len(samples) > 2 and samples[1][0] <= now - window:
             samples.popleft()
         begun, first = samples[0]

@@ -24,27 +24,26 @@ from app.here import same_file
 from quantize.disk import check_outfile, outfile
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import RequestError
+from runtimes.untrusted import Fields, JsonObject
 
 # Names and order of the values of a ``progress`` event, of the ``end`` event (and --report), and of
 # the status.
 _PROGRESS = (
-    *("rows", "done", "cached", "failed", "running", "slots", "elapsed_s", "time_left"),
-    *("prefill_tps_now", "prefill_tps", "decode_tps_now", "decode_tps", "kv_tokens"),
-    *("kv_capacity", "memory_bytes", "draining", "working", "engines", "reading"),
-)
+    "rows done cached failed running slots elapsed_s time_left prefill_tps_now prefill_tps"
+    " decode_tps_now decode_tps kv_tokens kv_capacity memory_bytes draining working engines reading"
+).split()
 _END = (
-    *("rows", "answered", "failed", "reused", "unfinished", "retried", "crashes", "prompt_tokens"),
-    *("cached_tokens", "completion_tokens", "load_s", "elapsed_s", "prefill_tps", "decode_tps"),
-    *("slots", "memory_bytes", "model", "runtime", "ended", "errors", "engines", "energy"),
-    *("output_tps", "advice"),
-)
+    "rows answered failed reused unfinished retried crashes prompt_tokens cached_tokens"
+    " completion_tokens load_s elapsed_s prefill_tps decode_tps slots memory_bytes model runtime"
+    " ended errors engines energy output_tps advice"
+).split()
 _STATUS = (
-    *("output", "state", "rows", "answered", "cached", "failed", "unfinished", "shard"),
-    *("elapsed_s", "rows_per_s", "rows_per_s_now", "decode_tps", "decode_tps_now", "notes"),
-)
+    "output state rows answered cached failed unfinished shard elapsed_s rows_per_s rows_per_s_now"
+    " decode_tps decode_tps_now notes"
+).split()
 
 
-def alike(kind: Any, *sources: object) -> dict[str, Any]:
+def alike(kind: Any, *sources: object) -> JsonObject:
     """Values of the fields of ``kind`` that ``sources`` have by the same names; of two sources the
     latter's."""
     names = [one.name for one in fields(kind)]
@@ -70,7 +69,7 @@ class EngineFigures:
     decode_tps: float
     decode_tps_now: float
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """For `--json` and `--report`."""
         return rounded(asdict(self), 1)
 
@@ -195,23 +194,20 @@ class JobFigures:
             f"({used:.0f}%), memory {(self.memory_bytes or 0) / 2**30:.2f} GiB"
         )
 
-    def progress_json(self) -> dict[str, Any]:
+    def progress_json(self) -> JsonObject:
         """Values of a ``progress`` event."""
-        values: dict[str, Any] = {}
+        values: JsonObject = {}
         for name in _PROGRESS:
             value = getattr(self, name)
-            if name == "time_left":
-                values |= left_json(value)
-            elif name != "engines":
-                digits = 3 if name == "elapsed_s" else 1
-                values[name] = round(value, digits) if isinstance(value, float) else value
-            elif value:
-                values[name] = [engine.as_json() for engine in value]
-        return values
+            values |= left_json(value) if name == "time_left" else {name: value}
+        values["engines"] = [engine.as_json() for engine in self.engines]
+        if not self.engines:
+            del values["engines"]
+        return rounded(values, 1) | {"elapsed_s": round(self.elapsed_s, 3)}
 
     # When it has ended
 
-    def end_json(self) -> dict[str, Any]:
+    def end_json(self) -> JsonObject:
         """Values of the ``end`` event, and of the summary in `--report`."""
         values = {"run_s" if n == "elapsed_s" else n: getattr(self, n) for n in _END}
         values["errors"] = dict(self.errors)
@@ -220,7 +216,7 @@ class JobFigures:
         return rounded(values, 3)
 
     @classmethod
-    def from_end(cls, values: Mapping[str, Any]) -> Self:
+    def from_end(cls, values: Fields) -> Self:
         """Figures of an ``end`` event."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         known["elapsed_s"] = values.get("run_s", 0.0)
@@ -266,9 +262,7 @@ class JobFigures:
 # From its journal alone
 
 
-def journal_figures(
-    journal: JournalState, run: Mapping[str, Any], now: float | None
-) -> dict[str, Any]:
+def journal_figures(journal: JournalState, run: Fields, now: float | None) -> JsonObject:
     """Return the values of ``JobFigures`` that a journal has on its last ``run``, which ended with
     its last row if not ``now``."""
     begun = float(run["at"])
@@ -298,7 +292,7 @@ class JobStatus(JobFigures):
 
     state: str  # running, finished, or stopped: with rows left
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """For ``--json``."""
         names = {"answered": "done", "unfinished": "left"}
         values = {names.get(name, name): getattr(self, name) for name in _STATUS}
@@ -352,11 +346,8 @@ def status_of(out: Path) -> JobStatus:
 def check_report(path: Path, used: Mapping[str, Path]) -> None:
     """Raises RequestError where the report cannot be written, or would replace one of the files
     that the job uses, before any work is done for it."""
-    try:
+    with writing(path):
         check_outfile(path)
-    except OSError as error:
-        said = error.strerror or error
-        raise RequestError(f"--report: {path} cannot be written: {said}") from error
     for name, other in used.items():
         if same_file(path, other):
             raise RequestError(f"--report and {name} are the same file; name another")

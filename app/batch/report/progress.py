@@ -3,12 +3,11 @@ JSON lines for programs (docs/batch.md lists them); notes in the journal."""
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Self
 
-from rich.console import Group
-from rich.live import Live
+from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
@@ -19,6 +18,7 @@ from app.batch.journal.journal import Journal
 from app.batch.journal.lines import LEFT
 from app.batch.report.eta import Left, left_json
 from app.batch.report.figures import JobFigures
+from runtimes.untrusted import JsonObject
 
 _LINE_S, _SILENT_S, _EVENT_S = 10.0, 3.0, 1.0
 _LEFT_S, _MOVED = 5.0, 0.1  # notes on the time left: how often at most, and after which change
@@ -41,18 +41,18 @@ class Progress:
         self._told = float("-inf")
         self._bar = _Bar() if bar and not quiet and console.messages().is_terminal else None
         if self._bar is not None:
-            self.listeners.append(self._bar.update)
+            self.listeners.append(self._bar.show)
         elif not quiet:
             self.listeners.append(_Lines().update)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
-            self._bar.live.start()
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.live.stop()
+            self._bar.stop()
 
     def doing(self, text: str) -> AbstractContextManager[object]:
         """Say what is being waited for, if it takes long."""
@@ -65,8 +65,8 @@ class Progress:
 
     def begin(self, found: InputScan) -> None:
         """Tell what is known of the input before the model is loaded."""
-        values = {name: getattr(found, name) for name in ("rows", "input_rows", "cached", "failed")}
-        self.event("begin", {**values, "invalid_rows": found.invalid_rows})
+        names = "rows input_rows cached failed invalid_rows".split()
+        self.event("begin", {name: getattr(found, name) for name in names})
 
     def update(self, figures: JobFigures) -> None:
         """Show the present figures, by each listener when it is time."""
@@ -77,18 +77,19 @@ class Progress:
             self._told = now
             self.event("progress", figures.progress_json())
 
-    def event(self, name: str, values: dict[str, Any]) -> None:
+    def event(self, name: str, values: JsonObject) -> None:
         """Write one event, in ASCII: a row's message may quote half a surrogate pair, and stdout
         may take less than UTF-8."""
         if self._emit is not None:
             self._emit(json.dumps({"event": name, **values}) + "\n")
 
 
-class _Bar:
+class _Bar(RichProgress):
     """Three lines, so that they fit a terminal of 80 columns: the bar, the speeds, the memory."""
 
     def __init__(self) -> None:
-        self._progress = RichProgress(
+        self._below = [Text("", style="dim", no_wrap=True, overflow="ellipsis") for _ in range(2)]
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
@@ -97,21 +98,18 @@ class _Bar:
             TextColumn("[dim]{task.fields[cached]}"),
             TextColumn("[red]{task.fields[failed]}"),
             console=console.messages(),
-        )
-        self._task = self._progress.add_task("rows", total=None, left="", cached="", failed="")
-        self._speeds, self._occupancy = (
-            Text("", style="dim", no_wrap=True, overflow="ellipsis") for _ in range(2)
-        )
-        self.live = Live(
-            Group(self._progress, self._speeds, self._occupancy),
-            console=console.messages(),
             transient=True,
             redirect_stdout=False,
         )
+        self._rows = self.add_task("rows", total=None, left="", cached="", failed="")
 
-    def update(self, figures: JobFigures) -> None:
-        self._progress.update(
-            self._task,
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield from self._below
+
+    def show(self, figures: JobFigures) -> None:
+        self.update(
+            self._rows,
             description="finishing" if figures.draining else "rows",
             total=figures.rows,
             completed=figures.done,
@@ -119,8 +117,8 @@ class _Bar:
             cached=f"{figures.cached:,} cached" if figures.cached else "",
             failed=f"{figures.failed:,} failed" if figures.failed else "",
         )
-        self._speeds.plain = figures.speeds_text
-        self._occupancy.plain = figures.occupancy_text
+        speeds, occupancy = self._below
+        speeds.plain, occupancy.plain = figures.speeds_text, figures.occupancy_text
 
 
 class _Lines:
@@ -160,4 +158,4 @@ class LeftNotes:
             if now - at < _LEFT_S or moved <= _MOVED * max(left.high_s, 1.0):
                 return
         self._noted = now, left
-        self._journal.note(LEFT, {"at": round(now, 3), **left_json(left)}, sync=False)
+        self._journal.note(LEFT, left_json(left), sync=False)

@@ -36,6 +36,7 @@ from runtimes.models.registry import backend_of, read_model
 from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
+from runtimes.untrusted import JsonObject
 from runtimes.worker.engine import CallingEncoder, T, WorkerEngine
 from runtimes.worker.supervisor import InFlightRequest
 from runtimes.worker.wire import portable
@@ -95,10 +96,6 @@ class EngineActor:
             return await self._engine.submit(request)
         except IngotError as error:
             return portable(error)
-
-    async def cancel(self, request_id: str) -> None:
-        """End a request."""
-        self._engine.cancel(request_id)
 
     def _load(self) -> LoadedEngine:
         import ray
@@ -223,7 +220,7 @@ class RayEngine(CallingEncoder):
     def cancel(self, request_id: str) -> None:
         """See RequestEngine."""
         if (here := self._here) is not None:
-            here.actor.cancel.remote(request_id)
+            here.actor.call.remote("cancel", request_id)
 
     def stats(self) -> EngineStats:
         """See RequestEngine; the last known figures when the actor does not answer soon."""
@@ -332,7 +329,7 @@ class Share:
     gpus: int
 
 
-def share_out(nodes: Sequence[dict[str, Any]], wanted: int | str, *, gpu: bool) -> Share:
+def share_out(nodes: Sequence[JsonObject], wanted: int | str, *, gpu: bool) -> Share:
     """Engines on nodes that have the resources ``CPU`` and ``GPU``: one a GPU if ``gpu`` and the
     cluster has any, else one a node, unless a number is wanted; each with as
     many processors as all can have. Raises RequestError for more than the cluster has room for."""
@@ -454,7 +451,7 @@ def _load(ray: Any, engines: Sequence[RayEngine]) -> None:
             log.warning("%d of %d engines are there; waiting for the cluster", there, len(engines))
 
 
-def _places(nodes: Sequence[dict[str, Any]], cpus: int, by_gpu: bool) -> int:
+def _places(nodes: Sequence[JsonObject], cpus: int, by_gpu: bool) -> int:
     """How many engines of so many processors the nodes have room for."""
     return sum(
         min(int(node.get("CPU", 0)) // cpus, int(node["GPU"]) if by_gpu else 1 << 30)

@@ -3,7 +3,6 @@ where each of them runs, with how many slots, whether they fit, and their loadin
 
 import os
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -71,28 +70,25 @@ def gpus_for(runtime: RuntimeName, settings: RunnerSettings) -> tuple[EngineGpu,
     found = ensure(runtime).devices
     if found:  # what is free of their memory is wanted as it is now
         found = ensure(runtime, again=True).devices
-    if settings.device != "auto":
-        names = [name.strip() for name in settings.device.split(",")]
-        found = tuple(one for one in found if one.name in names)
-    else:
-        found = tuple(one for one in found if one.auto)
-        # NVIDIA's are chosen for the whole process: CUDA takes memory on each that it sees.
-        if any(one.name.startswith("CUDA") for one in found):
-            return _nvidia_gpus()
+    auto, named = settings.device == "auto", settings.device.replace(" ", "").split(",")
+    found = tuple(one for one in found if (one.auto if auto else one.name in named))
+    # NVIDIA's are chosen for the whole process: CUDA takes memory on each that it sees.
+    if auto and any(one.name.startswith("CUDA") for one in found):
+        return _nvidia_gpus()
     return tuple(EngineGpu(one.name, one.memory_free, device=one.name) for one in found)
 
 
 def _nvidia_gpus() -> tuple[EngineGpu, ...]:
     """The GPUs that a process started here sees."""
-    gpus = find_gpus()
-    by_name = {str(gpu.index): gpu for gpu in gpus}
+    gpus = {str(gpu.index): gpu for gpu in find_gpus()}
     named = os.environ.get(VISIBLE)
-    names = [*by_name] if named is None else [name.strip() for name in named.split(",")]
+    names = gpus if named is None else filter(None, named.replace(" ", "").split(","))
     # A name that is no number (a UUID) cannot be looked up: it is left to CUDA.
+    first = next(iter(gpus.values()), None)
     return tuple(
-        EngineGpu(f"GPU {name}", by_name.get(name, gpus[0]).memory_free, name)
+        EngineGpu(f"GPU {name}", gpus.get(name, first).memory_free, name)
         for name in names
-        if name and gpus
+        if first is not None
     )
 
 
@@ -233,11 +229,11 @@ def load_engines(
     # Nobody waits for a single row: prompts go in as fast as they can.
     scheduling = replace(choice.scheduling, max_stall_s=None)
     begun: list[WorkerEngine] = []
-    failed = threading.Event()
+    failed = False
 
     def begin(engine: WorkerEngine) -> None:
         begun.append(engine)
-        if failed.is_set():
+        if failed:
             engine.close()
 
     def load(placement: EnginePlacement) -> WorkerEngine:
@@ -262,7 +258,7 @@ def load_engines(
             other.result()  # of several failures the first one tells why
         return [first, *(other.result() for other in others)]
     except BaseException:
-        failed.set()
+        failed = True
         for engine in list(begun):
             engine.close()
         raise

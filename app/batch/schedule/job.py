@@ -10,14 +10,12 @@ has to answer a single token first, and so many deaths without any answer betwee
 ones. An engine that cannot be used any more is left out; the last one's failure is the job's.
 """
 
-import dataclasses
-import logging
 import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from app.batch.input.source import Row
 from app.batch.interrupt import Interrupts
@@ -32,6 +30,7 @@ from app.prompts import PromptStyle, refusal_code
 from runtimes.chat import Message
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.request import Completion, FinishReason, Priority, SamplingParams
+from runtimes.untrusted import JsonObject
 
 _TICK_SECONDS = 0.2
 # So many rows fail one after another only when the engine itself is broken: then it is given up
@@ -39,9 +38,7 @@ _TICK_SECONDS = 0.2
 _FAILURES_IN_A_ROW = 3
 # The same for rows that kill the worker, of which each costs a start.
 _DEATHS_IN_A_ROW = 32
-_ONE_SAMPLE: dict[str, Any] = {"n": 1, "best_of": None, "logprobs": False, "top_logprobs": 0}
-
-_log = logging.getLogger(__name__)
+_ONE_SAMPLE: JsonObject = {"n": 1, "best_of": None, "logprobs": False, "top_logprobs": 0}
 
 # Takes each finished row with its answer or error.
 Deliver = Callable[[Row, Answer], None]
@@ -59,7 +56,7 @@ class RequestDefaults:
 
 def _answered(completion: Completion) -> Message:
     """The answer as the next turn's template reads it: whether it wants the thought is its own."""
-    said: dict[str, Any] = {"role": "assistant", "content": completion.text}
+    said: JsonObject = {"role": "assistant", "content": completion.text}
     if completion.thought is not None:
         said["reasoning_content"] = completion.thought
     return said
@@ -81,12 +78,8 @@ class Job:
         self._suspects: deque[InFlightRow] = deque()
         self._innocent: deque[InFlightRow] = deque()  # what waited for a slot
         # None wakes the job: an engine that was away is back, or lost.
-        self._finished: queue.SimpleQueue[tuple[PoolEngine, Completion] | None] = (
-            queue.SimpleQueue()
-        )
-        self._trial = dataclasses.replace(
-            defaults.sampling, max_tokens=1, min_tokens=0, **_ONE_SAMPLE
-        )
+        self._finished = queue.SimpleQueue[tuple[PoolEngine, Completion] | None]()
+        self._trial = replace(defaults.sampling, max_tokens=1, min_tokens=0, **_ONE_SAMPLE)
 
     def run(self, rows: Iterator[Row], interrupts: Interrupts, tick: Callable[[], None]) -> bool:
         """Answer all of ``rows``, calling ``tick`` a few times a second.
@@ -113,22 +106,21 @@ class Job:
                 tick()
         finally:
             given_up += len(self._suspects) + len(self._innocent)
-            given_up += sum(len(member.rows) for member in self.members)
-            for member in self.members:
-                member.cancel()
+            given_up += sum(len(member.cancel()) for member in self.members)
         return dispatcher.exhausted and not given_up
 
     def _drop_lost(self) -> None:
         """Take the rows of engines that cannot be used any more. Raises the last one's problem."""
-        for member in self.members:
-            if member.state is EngineState.LOST:
-                orphans = list(member.rows.values())
-                member.cancel()
-                for row in orphans:
-                    (self._suspects if row.alone else self._innocent).append(row)
-        if all(member.state is EngineState.LOST for member in self.members):
-            assert member.problem is not None
-            raise member.problem
+        lost = [member for member in self.members if member.state is EngineState.LOST]
+        for member in lost:
+            for row in member.cancel():
+                self._take_back(row)
+        if len(lost) == len(self.members):
+            assert lost[-1].problem is not None
+            raise lost[-1].problem
+
+    def _take_back(self, row: InFlightRow) -> None:
+        (self._suspects if row.alone else self._innocent).append(row)
 
     def _refill(self, dispatcher: RowDispatcher) -> None:
         """Start what there is room for."""
@@ -195,7 +187,7 @@ class Job:
         try:
             params, style = self._params(row, turn), self._defaults.style
             said = prepare(task, member.engine, params, style, messages=row.messages)
-            row.params, row.parser, row.prompt_tokens = said.params, said.form.parser, len(said.ids)
+            row.parser = said.form.parser
             row.tokens.clear()
             left = None if row.deadline is None else row.deadline - time.monotonic()
             request = said.request(
@@ -235,14 +227,14 @@ class Job:
         get different samples by seeds of their own, the same in every run."""
         job, params = self._defaults.sampling, self._asked(row)
         if params.seed is not None and params.seed == job.seed:
-            params = dataclasses.replace(params, seed=params.seed + row.input.index)
+            params = replace(params, seed=params.seed + row.input.index)
         if turn + 1 < len(row.asks.turns):
-            params = dataclasses.replace(params, **_ONE_SAMPLE)
+            params = replace(params, **_ONE_SAMPLE)
         return params
 
     def _collect(self, interrupts: Interrupts) -> None:
         """Wait a moment for finished requests, and handle every one that is there."""
-        try:
+        with suppress(queue.Empty):
             item = self._finished.get(timeout=_TICK_SECONDS)
             while True:
                 if item is not None:
@@ -250,8 +242,6 @@ class Job:
                 if interrupts.stopping:
                     return
                 item = self._finished.get_nowait()
-        except queue.Empty:
-            return
 
     def _handle(self, member: PoolEngine, completion: Completion) -> None:
         row = member.rows.get(completion.id)
@@ -279,9 +269,8 @@ class Job:
             answer = result(row.input.task, row.requests, row.completions, row.parser)
         except RequestError as error:
             self._fail(row, member, Problem("invalid_value", str(error)))
-            return
-        self._count(row, member)
-        self._deliver(row.input, answer)
+        else:
+            self._end(row, member, answer)
 
     def _process_died(
         self, process: tuple[int | None, int], member: PoolEngine, completion: Completion
@@ -341,7 +330,7 @@ class Job:
                 problem = IngotError(f"every row fails ({reason}); the job ends here")
             if problem is not None:
                 member.lose(problem)
-                (self._suspects if row.alone else self._innocent).append(row)
+                self._take_back(row)
                 return
         if row.retries < self._defaults.retries:
             row.retries += 1
@@ -357,14 +346,14 @@ class Job:
     def _fail(
         self, row: InFlightRow, member: PoolEngine, problem: Problem, partial: str = ""
     ) -> None:
-        self._count(row, member, problem)
         earlier = () if row.input.task.parts else row.completions
-        self._deliver(row.input, failure_of(problem, earlier, partial))
+        self._end(row, member, failure_of(problem, earlier, partial))
 
-    def _count(self, row: InFlightRow, member: PoolEngine, problem: Problem | None = None) -> None:
-        """Count a finished row, for the job and for its engine."""
+    def _end(self, row: InFlightRow, member: PoolEngine, answer: Answer) -> None:
+        """Count a finished row, for the job and for its engine, and deliver it."""
         for counts in (self.counts, member.counts):
-            counts.finished(problem, row.completions)
+            counts.finished(answer.error, row.completions)
+        self._deliver(row.input, answer)
 
     def _give_up_waiting(self, member: PoolEngine) -> int:
         """Take back what has no slot yet, and say how many rows that is. Slots are given in order,
@@ -373,7 +362,4 @@ class Job:
         for row in waiting:
             del member.rows[row.request_id]
             member.engine.cancel(row.request_id)
-        _log.debug(
-            "%s drains: %d rows run on, %d wait", member.name, len(member.rows), len(waiting)
-        )
         return len(waiting)

@@ -6,8 +6,8 @@ The output does not depend on it. Rows are rearranged within windows of bounded 
 input may have any number of them.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
@@ -49,18 +49,16 @@ def arranged(window: Sequence[Row]) -> list[Row]:
     """Higher priorities first, then by adapter, since rows of several in one step cost more. Rows
     that begin alike follow each other, so that the beginning is computed once; the longest of these
     groups and rows come first, so that no long row is left to run alone at the end."""
-    alphabetical = sorted(window, key=lambda row: (_kind(row), _beginning(row)))
-    kinds = _longest_first(alphabetical, _kind)
-    groups = (group for kind in kinds for group in _longest_first(kind, shared_beginning))
-    return [row for group in groups for row in group]
+    longest = Counter[Any]()
+    for row in window:
+        for key in (_kind(row), shared_beginning(row)):
+            longest[key] = max(longest[key], row.task.characters)
 
+    def place(row: Row) -> tuple[Any, ...]:
+        kind, group = _kind(row), shared_beginning(row)
+        return row.task.priority, -longest[kind], kind, -longest[group], _beginning(row)
 
-def _longest_first(rows: Iterable[Row], key: Callable[[Row], Any]) -> list[list[Row]]:
-    """Groups of rows of one key, within a priority those with the longest row first."""
-    groups = [list(group) for _, group in groupby(rows, key=key)]
-    return sorted(
-        groups, key=lambda group: (group[0].task.priority, -max(r.task.characters for r in group))
-    )
+    return sorted(window, key=place)
 
 
 def _kind(row: Row) -> tuple[int, str]:

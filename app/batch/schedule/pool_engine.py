@@ -78,9 +78,7 @@ class InFlightRow:
     alone: bool = False  # a suspect, which runs with no other row
     deadline: float | None = None
     begun: bool = False  # whether it was ever given to an engine
-    params: SamplingParams = field(default_factory=SamplingParams)  # of the turn that is asked
     parser: Callable[[], ToolParser | None] = lambda: None  # finds calls of tools in its answer
-    prompt_tokens: int = 0
     stream: Stream | None = None
     tokens: Counter[int] = field(default_factory=Counter)  # of each sample of this turn, so far
 
@@ -88,11 +86,12 @@ class InFlightRow:
         """Progress of a row that has a slot."""
         for chunk in self.stream.take() if self.stream else ():
             self.tokens[chunk.index] += len(chunk.token_ids)
-        most = self.params.max_tokens
+        asked = self.requests[-1]
+        most = asked.params.max_tokens
         return RowProgress(
-            answers=[(self.tokens[i], most) for i in range(self.params.samples)],
+            answers=[(self.tokens[i], most) for i in range(asked.params.samples)],
             later=self.input.task.asked - len(self.completions) - 1,
-            unread=0 if self.tokens else self.prompt_tokens,
+            unread=0 if self.tokens else len(asked.prompt),
         )
 
     @property
@@ -204,8 +203,9 @@ class PoolEngine:
             problem = ModelError(f"{self.name} cannot even answer one token any more: {said}")
         return problem
 
-    def cancel(self) -> None:
-        """Give up all of its rows."""
+    def cancel(self) -> list[InFlightRow]:
+        """Give up all of its rows; which these were."""
         for request_id in self.rows:
             self.engine.cancel(request_id)
-        self.rows.clear()
+        given_up, self.rows = list(self.rows.values()), {}
+        return given_up

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from statistics import fmean
 
 from app.batch.input.scan import InputScan
 from app.batch.input.source import Row
@@ -18,9 +18,10 @@ from app.batch.schedule.job import Deliver, Job, RequestDefaults
 from app.batch.schedule.pool_engine import PoolEngine
 from app.models.advice import job_advice
 from app.prompts import PromptStyle
-from runtimes.engine.metrics import EngineStats, Percentiles
+from runtimes.engine.metrics import EngineStats, Percentiles, ratio
 from runtimes.errors import ModelError
 from runtimes.machine.gpus import GpuWatch, tokens_per_joule
+from runtimes.untrusted import JsonObject
 
 # Figures are asked of the worker process, and the sizes of processes of the system.
 _FIGURES_S, _MEMORY_S, _FORECAST_S = 0.2, 2.0, 1.0
@@ -74,7 +75,8 @@ def run_engines(
         job = Job(members, defaults, deliver)
         if lengths is not None:
             job.counts.lengths = lengths
-        meter = _Meter(job, found, before, interrupts, progress, ready)
+        forecast = Forecast(found.pending, found.characters, ready)
+        meter = _Meter(job, before, interrupts, progress, ready, forecast)
 
         def tick() -> None:
             idle()
@@ -116,58 +118,55 @@ def _engine_pool(plan: JobPlan, rows: int) -> AbstractContextManager[list[PoolEn
     return cluster_engines(plan, rows)
 
 
+@dataclass(slots=True)
 class _Meter:
     """Measures a running job for its progress, no more often than is worth while."""
 
-    def __init__(
-        self,
-        job: Job,
-        found: InputScan,
-        before: JobFigures,
-        interrupts: Interrupts,
-        progress: Progress,
-        ready: float,
-    ) -> None:
-        self._job, self._before, self._ready = job, before, ready
-        self._interrupts, self._progress = interrupts, progress
-        self._forecast = Forecast(found.pending, found.characters, ready)
-        self._left: Left | None = None
-        self._foreseen = ready
-        self._taken = self._weighed = float("-inf")
-        self._told = False
-        self._memory = self.most_memory = 0
+    job: Job
+    before: JobFigures
+    interrupts: Interrupts
+    progress: Progress
+    ready: float
+    forecast: Forecast
+    left: Left | None = None
+    told: bool = False  # that it ends
+    memory: int = 0
+    most_memory: int = 0
+    taken: float = 0.0  # moments of the last figures,
+    weighed: float = 0.0  # of the last look at the memory,
+    foreseen: float = 0.0  # and of the last forecast
 
     def update(self) -> None:
         """Show new figures if the last ones are old enough."""
         now = time.monotonic()
-        if self._interrupts.draining and not self._told:
-            self._told = True
-            self._progress.note(
+        if self.interrupts.draining and not self.told:
+            self.told = True
+            self.progress.note(
                 "finishing the running rows; once more stops at once"
-                if self._interrupts.count
+                if self.interrupts.count
                 else "the time is over (--max-time): finishing the running rows"
             )
-        if now - self._taken < _FIGURES_S:
+        if now - self.taken < _FIGURES_S:
             return
-        self._taken = now
-        if now - self._weighed >= _MEMORY_S:
-            self._weighed, self._memory = now, _memory()
-            self.most_memory = max(self.most_memory, self._memory)
-        self._progress.update(self.figures(now))
+        self.taken = now
+        if now - self.weighed >= _MEMORY_S:
+            self.weighed, self.memory = now, _memory()
+            self.most_memory = max(self.most_memory, self.memory)
+        self.progress.update(self.figures(now))
 
     def figures(self, now: float) -> JobFigures:
         """Figures of the job so far."""
-        members, counts, before = self._job.members, self._job.counts, self._before
+        members, counts, before = self.job.members, self.job.counts, self.before
         running = [member.running for member in members]
         working = [row for rows in running for row in rows]
         each = [member.engine.stats() for member in members]
         stats = each[0] if len(each) == 1 else together(each)
-        draining = self._interrupts.draining
-        if now - self._foreseen >= _FORECAST_S:
-            self._foreseen = now
+        draining = self.interrupts.draining
+        if now - self.foreseen >= _FORECAST_S:
+            self.foreseen = now
             progress = [row.progress() for row in working]
-            self._left = self._forecast.left(
-                now, stats, progress, counts, self._job.begun, draining=draining
+            self.left = self.forecast.left(
+                now, stats, progress, counts, self.job.begun, draining=draining
             )
         values = alike(JobFigures, stats, counts) | {
             "answered": before.answered + counts.answered,
@@ -177,9 +176,9 @@ class _Meter:
             "working": tuple(row.input.index for row in working),
             "draining": draining,
             "compiling": stats.compiling > 0 and not stats.running,
-            "elapsed_s": now - self._ready,
-            "time_left": self._left,
-            "memory_bytes": self._memory,
+            "elapsed_s": now - self.ready,
+            "time_left": self.left,
+            "memory_bytes": self.memory,
             "engines": tuple(map(_figures, members, each, map(len, running))) if each[1:] else (),
             "stats": stats,
         }
@@ -218,40 +217,36 @@ def together(stats: Sequence[EngineStats]) -> EngineStats:
     ``prefill_s`` and ``decode_s`` are what makes the rates since the start the sum of the engines'
     own. Percentiles cannot be known from the engines'; they are left out.
     """
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for field in fields(EngineStats):
         each = [getattr(one, field.name) for one in stats]
         values[field.name] = (
             Percentiles() if isinstance(each[0], Percentiles) else sum(filter(None, each))
         )
+    steps = [one.steps for one in stats]
     begun = [one.prompt_tokens + one.cached_tokens for one in stats]
     values |= {
         "context": min(one.context for one in stats),
-        "prefill_s": _ratio(values["prompt_tokens"], sum(one.prefill_tps for one in stats)),
-        "decode_s": _ratio(values["decode_tokens"], sum(one.decode_tps for one in stats)),
-        "host_us_per_step": _ratio(
-            sum(one.host_us_per_step * one.steps for one in stats), values["steps"]
-        ),
-        "prefix_hit_rate": _ratio(
-            sum(one.prefix_hit_rate * rows for one, rows in zip(stats, begun, strict=True)),
-            sum(begun),
-        ),
+        "prefill_s": ratio(values["prompt_tokens"], sum(one.prefill_tps for one in stats)),
+        "decode_s": ratio(values["decode_tokens"], sum(one.decode_tps for one in stats)),
+        "host_us_per_step": _mean([one.host_us_per_step for one in stats], steps),
+        "prefix_hit_rate": _mean([one.prefix_hit_rate for one in stats], begun),
     }
     if any(one.graphs_reused is None for one in stats):
         values["graphs_reused"] = None
     return EngineStats(**values)
 
 
-def _ratio(value: float, by: float) -> float:
-    return value / by if by > 0 else 0.0
+def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
+    return fmean(values, weights) if any(weights) else 0.0
 
 
 def energy_of(watch: GpuWatch, tokens: int) -> Energy | None:
     """Return the energy of ``tokens`` of answers; None unless every GPU told its power to the
     end."""
-    named = os.environ.get(VISIBLE, "").split(",")
-    visible = {int(name) for name in named if name.strip().isdecimal()} or watch.uses.keys()
-    uses = [use for index, use in watch.uses.items() if index in visible]
+    visible = os.environ.get(VISIBLE, "").replace(" ", "").split(",")
+    named = [use for index, use in watch.uses.items() if str(index) in visible]
+    uses = named or [*watch.uses.values()]
     joules = sum(use.joules for use in uses)
     if watch.reader.missing or not joules or any(use.watts is None for use in uses):
         return None

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from app.batch.journal.lines import MOST_LINE, JournalState
 from app.batch.watch.process import BatchCommand, noted_command
 from app.batch.watch.records import records
 from app.batch.watch.rows import Rows, SpeedAt, SpeedHistory
 from app.openai.answer import Answer
+from runtimes.untrusted import JsonObject
 
 _BUCKET_S = 2.0
 # Of a log that was not followed for days, only the end is read: the journal has the rows.
@@ -23,16 +23,16 @@ _NOTES = 20
 _ANSWERS_KEPT = 200
 
 
+@dataclass(slots=True)
 class FileTail:
     """The whole lines of a file that another process is writing. Reads on from where it stopped; a
     file that shrank is read from its beginning."""
 
-    def __init__(self, path: Path, *, last: int | None = None) -> None:
-        """``last``: of a longer file, only about so many bytes at its end."""
-        self.path = path
-        self.offset = self.size = 0
-        self.more = False  # whether whole lines may be left
-        self._last = last
+    path: Path
+    last: int | None = None  # of a longer file, only about so many bytes at its end
+    offset: int = 0
+    size: int = 0
+    more: bool = False  # whether whole lines may be left
 
     def read(self, most: int = 1 << 18) -> tuple[bool, list[tuple[int, bytes]]]:
         """Whether the file began anew, and the next whole lines with their offsets: about ``most``
@@ -42,16 +42,16 @@ class FileTail:
             with self.path.open("rb") as file:
                 self.size = os.fstat(file.fileno()).st_size
                 file.seek(max(0, self.offset - 1))
-                # One that shrank and has grown again since does not go on after a newline.
-                anew = self.size < self.offset or (self.offset > 0 and file.read(1) != b"\n")
+                # One that shrank does not go on after a newline, even if it has grown again since.
+                anew = self.offset > 0 and file.read(1) != b"\n"
                 if anew:
                     self.offset = 0
                 file.seek(self.offset)
-                if self._last is not None and self.size - self.offset > self._last:
-                    file.seek(self.size - self._last)
+                if self.last is not None and self.size - self.offset > self.last:
+                    file.seek(self.size - self.last)
                     file.readline()
                     self.offset = file.tell()
-                self._last, end = None, self.offset + most
+                self.last, end = None, self.offset + most
                 for line in iter(lambda: file.readline(MOST_LINE), b""):
                     part = not line.endswith(b"\n") and len(line) < MOST_LINE
                     if part or self.offset >= end:
@@ -105,7 +105,7 @@ class FollowedJournal(JournalState):
         record = self.record(index)
         return None if record is None else Answer.from_json(record["answer"])
 
-    def record(self, index: int) -> dict[str, Any] | None:
+    def record(self, index: int) -> JsonObject | None:
         """A row's last record; None if it has none, or it is not there any more."""
         offset = self.rows.offset(index)
         if offset is None:
@@ -123,7 +123,7 @@ class FollowedJournal(JournalState):
         self.rows.forget()
         self._answers.cache_clear()
 
-    def _run(self, record: dict[str, Any]) -> None:
+    def _run(self, record: JsonObject) -> None:
         super()._run(record)
         self.speeds, self._bucket = SpeedHistory(), None
         # A journal may have any number of runs: their commands are not taken apart here.
@@ -131,19 +131,14 @@ class FollowedJournal(JournalState):
         self.rows.grow(record.get("input_rows", 0))
         self.rows.set_invalid(self.invalid)
 
-    def _row(self, record: dict[str, Any], offset: int) -> None:
+    def _row(self, record: JsonObject, offset: int) -> None:
         before = self.output_tokens
         super()._row(record, offset)
         answer = record["answer"]
         usage, timings = answer.get("usage") or {}, answer.get("timings") or {}
         tokens = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
-        self.rows.finish(
-            record["index"],
-            offset,
-            good=record["ok"],
-            tokens=tokens,
-            speed=timings.get("decode_tps") or 0.0,
-        )
+        speed = timings.get("decode_tps") or 0.0
+        self.rows.finish(record["index"], offset, good=record["ok"], tokens=tokens, speed=speed)
         if record["ok"]:
             self._add_speed(answer.get("created", self.last), self.output_tokens - before)
 
@@ -157,7 +152,7 @@ class FollowedJournal(JournalState):
         self._bucket = begun, total + tokens
 
 
-def events_of(tail: FileTail) -> Iterator[dict[str, Any]]:
+def events_of(tail: FileTail) -> Iterator[JsonObject]:
     """The next events of a file; a line that is none is left out."""
     while lines := tail.read()[1]:
         for _, line in lines:
@@ -169,7 +164,7 @@ def events_of(tail: FileTail) -> Iterator[dict[str, Any]]:
                 yield event
 
 
-def _speed(event: dict[str, Any]) -> SpeedAt:
+def _speed(event: JsonObject) -> SpeedAt:
     return SpeedAt(event["elapsed_s"], event["prefill_tps_now"], event["decode_tps_now"])
 
 
@@ -186,9 +181,9 @@ class EventFeed:
     """The latest events of a run; ``journal`` is told which rows are running, or not valid."""
 
     def __init__(self, path: Path, journal: FollowedJournal) -> None:
-        self.begin: dict[str, Any] | None = None
-        self.progress: dict[str, Any] | None = None
-        self.end: dict[str, Any] | None = None
+        self.begin: JsonObject | None = None
+        self.progress: JsonObject | None = None
+        self.end: JsonObject | None = None
         self.notes: list[str] = []
         self.speeds = SpeedHistory()
         self._journal = journal
@@ -196,7 +191,7 @@ class EventFeed:
         self._tail = FileTail(path, last=_LAST_EVENTS)
 
     @property
-    def run(self) -> dict[str, Any] | None:
+    def run(self) -> JsonObject | None:
         """The journal's note on this run; None while it still has that on the one before."""
         run = self._journal.run
         return None if run is self._run_before else run
@@ -235,7 +230,7 @@ class TimeLike:
     output: Path
 
 
-def time_like(found: dict[str, Any]) -> TimeLike | None:
+def time_like(found: JsonObject) -> TimeLike | None:
     """``found`` is what a dry run tells: prompts one after another, answers of all slots together.
     None when no such job was started here. Reads files: call it in a thread."""
     for record in records():
@@ -248,7 +243,7 @@ def time_like(found: dict[str, Any]) -> TimeLike | None:
     return None
 
 
-def _end(events: Path) -> dict[str, Any]:
+def _end(events: Path) -> JsonObject:
     """The last event of a run that told how it ended; empty if it did not."""
     found = deque(events_of(FileTail(events, last=_END)), 1)
     last = found[0] if found else {}
@@ -280,10 +275,9 @@ class RowSearch:
                 if record is None or "ingot" in record:
                     continue
                 text = text_of(Answer.from_json(record["answer"])).casefold()
+                self.found.discard(record["index"])
                 if all(word in text for word in self.words):
                     self.found.add(record["index"])
-                else:
-                    self.found.discard(record["index"])
             return self._tail.more
 
 

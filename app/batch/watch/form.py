@@ -8,25 +8,26 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from app.adapters import name_and_path
 from app.batch.journal.journal import journal_path
-from app.batch.output.records import JSONL, suffix_format
+from app.batch.output.records import JSONL, suffix_format, writing
 from app.batch.spec import WORDS, BatchSpec, spec_from, spec_json
 from app.batch.watch.process import BatchCommand, command_from, noted_command
 from app.batch.watch.records import last_run, records
 from app.here import at_home
 from quantize.disk import write_atomically
+from quantize.fromjson import GARBLED
 from runtimes.errors import IngotError, ParameterError, RequestError
 from runtimes.machine.locks import one_writer
 from runtimes.paths import config_dir
 from runtimes.request import SamplingParams
 from runtimes.settings import MOST_SLOTS
-from runtimes.untrusted import load_json
+from runtimes.untrusted import JsonObject, load_json
 
 
 def _path(text: str) -> str:
@@ -121,16 +122,14 @@ _MISSING = {
 }
 
 
-def values_of(form: JobForm) -> tuple[dict[str, Any], dict[str, str]]:
+def values_of(form: JobForm) -> tuple[JsonObject, dict[str, str]]:
     """Return the values of what was typed, and the errors, by the names of the fields."""
     typed = {name: text for name in FIELDS if (text := getattr(form, name).strip())}
-    said: dict[str, Any] = {}
+    said: JsonObject = {}
     errors = {name: text for name, text in _MISSING.items() if name not in typed}
     for name, text in typed.items():
-        try:
+        with _at(name, errors):
             said[name] = _value(name, text)
-        except ParameterError as error:
-            errors[name] = str(error)
     for name in ("input", "output"):
         if typed.get(name) == "-":
             errors[name] = "standard input and output belong to the terminal; name a file"
@@ -178,10 +177,9 @@ def form_like(command: BatchCommand, here: Path, without: Collection[str] = ()) 
     """The form that would start a job anew from ``here``, with empty fields for what it leaves to
     the command; ``without`` names options that are not taken over."""
     values = _near(command, here)
-    texts: dict[str, Any] = {}
+    texts: JsonObject = {}
     for name, option in _OPTION_OF.items():
-        text = _typed(values.get(option))
-        if text is not None:
+        if (text := _typed(values.get(option))) is not None:
             texts[name] = text
             values.pop(option, None)
     dropped = {"input", "output", "force", "fresh", *without}
@@ -189,7 +187,7 @@ def form_like(command: BatchCommand, here: Path, without: Collection[str] = ()) 
     return JobForm(**texts, rest=spec_from(rest))
 
 
-def _near(command: BatchCommand, here: Path) -> dict[str, Any]:
+def _near(command: BatchCommand, here: Path) -> JsonObject:
     """The options of a job that ran in another folder, its paths as they are ``here``."""
     values, folder = spec_json(command.asked()), command.folder
 
@@ -203,10 +201,9 @@ def _near(command: BatchCommand, here: Path) -> dict[str, Any]:
     if _names_file(values.get("json_schema")):
         paths.add("json_schema")
     values |= {name: near(values[name]) for name in paths & values.keys()}
-    if "adapter" in values:
-        named = map(name_and_path, values["adapter"])
-        values["adapter"] = [f"{name}={near(str(path))}" for name, path in named]
-    return values
+    named = map(name_and_path, values.get("adapter", ()))
+    adapters = [f"{name}={near(str(path))}" for name, path in named]
+    return values | ({"adapter": adapters} if adapters else {})
 
 
 def _names_file(schema: str | None) -> bool:
@@ -237,10 +234,10 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
 
     errors = values_of(form)[1]
     # The rest is looked at in a form in which the wrong fields say nothing.
-    said: dict[str, Any] = {name: _PLACES.get(name, "") for name in errors}
+    said: JsonObject = {name: _PLACES.get(name, "") for name in errors}
     spec = replace(form, **said).spec()
     asked = BatchCommand(spec, folder).asked()
-    params, prompting = SamplingParams(), Prompting()
+    params, prompting = SamplingParams(), Prompting(asked.rows)
     with _at("max_tokens", errors):
         params = spec.samples.apply(spec.sampling.params())
     schema = spec.constraints.json_schema
@@ -252,7 +249,7 @@ def look(form: JobForm, folder: Path) -> dict[str, str]:
     if "input" not in errors:
         with (
             _at("input", errors),
-            open_source(asked.input, prompting=prompting, limit=spec.rows.limit) as source,
+            open_source(asked.input, prompting) as source,
             _at("output", errors),
         ):
             if "output" not in errors:
@@ -296,13 +293,18 @@ class JobPreset:
 def presets(here: Path) -> list[JobPreset]:
     """The saved ones by their names, then those of earlier jobs, the latest first. Paths are as
     they are ``here``. Reads journals: call it in a thread."""
-    found = []
-    for name, said in sorted(_saved().items()):
-        if "spec" not in said:  # as earlier versions wrote it
-            said = {**said, "command": ["batch", "in", "out", *said["arguments"]]}
-        if (command := command_from(said)) is not None:
-            form = replace(form_like(command, here), input="", output="")
-            found.append(JobPreset(name, form))
+    found, saved = [], JsonObject()
+    with suppress(OSError, ValueError):
+        saved = _read()
+    for name, said in sorted(saved.items()):
+        try:
+            if "spec" not in said:  # as earlier versions wrote it
+                said = {**said, "command": ["batch", "in", "out", *said["arguments"]]}
+            if (command := command_from(said)) is not None:
+                form = replace(form_like(command, here), input="", output="")
+                found.append(JobPreset(name, form))
+        except GARBLED:
+            continue
     for record in records():
         known = record.command or noted_command(last_run(journal_path(record.output)).run)
         if known is None:
@@ -346,19 +348,7 @@ def _presets_file() -> Path:
     return config_dir() / "batch-presets.json"
 
 
-def _saved() -> dict[str, Any]:
-    try:
-        saved = _read()
-    except (OSError, ValueError):
-        return {}
-    return {
-        name: said
-        for name, said in saved.items()
-        if isinstance(said, dict) and ("spec" in said or isinstance(said.get("arguments"), list))
-    }
-
-
-def _read() -> dict[str, Any]:
+def _read() -> JsonObject:
     """Raises OSError, and ValueError for a file that is damaged."""
     try:
         saved = load_json(_presets_file())
@@ -369,14 +359,12 @@ def _read() -> dict[str, Any]:
     return saved
 
 
-def _change(change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def _change(change: Callable[[JsonObject], JsonObject]) -> None:
     """Write what ``change`` makes of all that is saved, which nobody else changes meanwhile. What
     cannot be read stays as it is. Raises RequestError."""
     path = _presets_file()
     try:
-        with one_writer(path.parent):
+        with writing(path), one_writer(path.parent):
             write_atomically(path, json.dumps(change(_read()), indent=2) + "\n")
-    except OSError as error:
-        raise RequestError(f"{path} cannot be written: {error.strerror or error}") from error
     except ValueError as error:
         raise RequestError(f"{path} is damaged; move it away first: {error}") from error

@@ -5,10 +5,9 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from app.batch.journal.journal import journal_path
 from app.batch.journal.lines import LOST, told
@@ -24,10 +23,11 @@ from app.exitcodes import ExitCode
 from app.figures import duration, rate
 from app.openai.answer import Answer
 from runtimes.errors import RequestError
+from runtimes.untrusted import JsonObject
 
 # What only the process itself knows, as its events name it; and what of it ends with the process.
-_NOW = ("prefill_tps_now", "decode_tps_now", "memory_bytes")
-_MEASURED = ("running", "slots", "prefill_tps", "decode_tps", "kv_tokens", "kv_capacity", *_NOW)
+_NOW = "prefill_tps_now decode_tps_now memory_bytes".split()
+_MEASURED = [*"running reading slots prefill_tps decode_tps kv_tokens kv_capacity".split(), *_NOW]
 _KEPT = "every finished row is kept, and resuming computes none of them again"
 
 
@@ -77,7 +77,7 @@ class JobView(JobFigures):
         return " · ".join(filter(None, (str(self.phase), watched, time)))
 
 
-_SIGNALS_APART_S = 0.3  # two that come together may count as one
+_SIGNALS_APART_S = 0.3
 _READS = 16
 
 
@@ -99,7 +99,8 @@ class WatchedJob:
         self.command = command
         self.rows = Rows()
         self.journal = FollowedJournal(journal_path(self.output), self.rows)
-        self.events = EventFeed(self._record(None).events, self.journal)
+        self._files = JobRecord(self.output, 0.0)
+        self.events = EventFeed(self._files.events, self.journal)
         self._child = child
         self._lock = threading.RLock()
         self._signals = 0
@@ -126,7 +127,7 @@ class WatchedJob:
             known = self._known()
             return JobView(output=str(self.output), phase=self._phase, own=self.own, **known)
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> JsonObject:
         """Values of a ``JobView``: by the journal and, of a job that was started from here, by what
         its process told."""
         journal, events, active = self.journal, self.events, self._phase.active
@@ -134,7 +135,7 @@ class WatchedJob:
         run = events.run if self.own and end is None else journal.run
         # What its own process told is not said twice.
         damage = told(journal.path, journal.damaged, LOST) if begin is None else ()
-        values: dict[str, Any] = {
+        values: JsonObject = {
             "part_read": journal.part_read,
             "notes": (*events.notes, *damage),
             "lines": tuple(self._lines()),
@@ -142,19 +143,16 @@ class WatchedJob:
         if run is not None:
             values |= journal_figures(journal, run, time.time() if active else None)
             values["speeds"] = self._kept or journal.speeds.points()
-            if not active:
-                values["decode_tps_now"] = None
         elif begin is not None:
             values |= {name: begin[name] for name in ("rows", "failed", "cached")}
             values["answered"] = begin["cached"]
         if self.own:
             values["time_left"] = left_of(progress or {}) if active else None
         if progress is not None:
-            values |= {name: progress[name] for name in _MEASURED}
-            values["reading"] = min(progress.get("reading", 0), progress["running"])
-            if not active:
-                values |= dict.fromkeys(_NOW, None) | {"running": 0, "reading": 0, "kv_tokens": 0}
+            values |= {name: progress.get(name, 0) for name in _MEASURED}
             values["speeds"] = events.speeds.points()
+        if not active:
+            values |= dict.fromkeys(_NOW)
         if end is not None:
             values |= {name: end[name] for name in ("prefill_tps", "decode_tps")}
         return values
@@ -229,7 +227,9 @@ class WatchedJob:
             alive = self.journal.running if self._child is None else self._child.alive
             if self._child is not None:
                 self.events.read()
-                if self._stop and self._signals == 1 and alive:
+                # Two signals that come together may count as one.
+                apart = time.monotonic() - self._signalled >= _SIGNALS_APART_S
+                if self._stop and self._signals == 1 and alive and apart:
                     self._signal(self._child)
             if not more:
                 more = self.journal.read()
@@ -244,7 +244,7 @@ class WatchedJob:
 
     def _speeds_then(self) -> tuple[SpeedAt, ...]:
         """Return the speeds that its process told, if the journal's last run was started here."""
-        events, run = self._record(None).events, self.journal.run
+        events, run = self._files.events, self.journal.run
         try:
             told = events.stat().st_mtime
         except OSError:
@@ -282,13 +282,13 @@ class WatchedJob:
         failed = code > 0 if code is not None else self._last_words() != ""
         return Phase.FAILED if failed else Phase.DIED
 
-    def _working(self, run: dict[str, Any]) -> Phase:
+    def _working(self, run: JsonObject) -> Phase:
         journal = self.journal
         done = run["reused"] + run["invalid"] + journal.done + journal.failed
         return Phase.WRITING if done >= run["rows"] else Phase.RUNNING
 
     def _last_words(self) -> str:
-        return process.last_words(self._record(None).errors) if self.own else ""
+        return process.last_words(self._files.errors) if self.own else ""
 
     def pause(self) -> None:
         """Finish the running rows and end; ``resume`` continues. Raises JobError."""
@@ -299,10 +299,8 @@ class WatchedJob:
 
     def stop(self) -> None:
         """End at once: running rows are given up, finished ones are kept. Raises JobError."""
-        child = self._running()
-        with self._lock:
-            self._stop = True
-            self._signal(child)
+        self.pause()
+        self._stop = True
 
     def resume(self, agreed: Foreign | None = None) -> None:
         """Run the same command again: what has an answer is not computed again. A job that was
@@ -329,9 +327,8 @@ class WatchedJob:
         run = records.last_run(self.journal.path).run or {}
         known = run.get("command") is not None and run.get("folder") is not None
         found = noted_command(run)
-        same = found is not None and self.command is not None and found.same_job(self.command)
-        if self.command is not None and (same or not known):
-            return self.command.again()
+        if (mine := self.command) and (not known or (found and found.same_job(mine))):
+            return mine.again()
         if not known:
             raise JobError(
                 "the journal does not say how this job was started; run its command again"
@@ -348,29 +345,23 @@ class WatchedJob:
         return self._child
 
     def _signal(self, child: JobProcess) -> None:
-        now = time.monotonic()
-        if self._signals and now - self._signalled < _SIGNALS_APART_S:
-            return
         child.ask_to_end()
         self._signals += 1
-        self._signalled = now
+        self._signalled = time.monotonic()
 
     def _start(self, command: BatchCommand) -> None:
         """Start its process, and save the record by which it is found again."""
-        record = self._record(command)
-        record.folder.mkdir(parents=True, exist_ok=True)
-        for path in (record.events, record.errors):
+        files = self._files
+        files.folder.mkdir(parents=True, exist_ok=True)
+        for path in (files.events, files.errors):
             path.write_bytes(b"")
-        child = process.start(command, record.events, record.errors)
-        replace(record, pid=child.pid, born=child.born).save()
+        child = process.start(command, files.events, files.errors)
+        JobRecord(self.output, time.time(), command, child.pid, child.born).save()
         self.command, self._child = command, child
-        self.events = EventFeed(record.events, self.journal)
+        self.events = EventFeed(files.events, self.journal)
         self._signals, self._stop = 0, False
         self._kept = None
         self._phase = Phase.STARTING
-
-    def _record(self, command: BatchCommand | None) -> JobRecord:
-        return JobRecord(self.output, time.time(), command)
 
 
 def start_job(command: BatchCommand) -> WatchedJob:

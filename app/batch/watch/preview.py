@@ -1,7 +1,6 @@
 """Rows for people: the first ones of an input as a job would read them, and one of a job with all
 that is known of it. Nothing is read whole."""
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,10 +13,15 @@ from app.batch.spec import BatchSpec
 from app.batch.watch.job import WatchedJob
 from app.figures import duration, rate
 from app.openai.answer import Answer
+from quantize.fromjson import GARBLED, from_json
 from runtimes.errors import IngotError, RequestError
 from runtimes.request import SamplingParams
 
 _MOST_TEXT = 20_000  # characters of a prompt
+_SHOWN = (
+    *(("prefill", "prefill_tps", rate), ("decode", "decode_tps", rate)),
+    *(("first token", "ttft_s", duration), ("total", "total_s", duration)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +83,23 @@ def open_row(job: WatchedJob, index: int) -> ShownRow:
 def _open(asked: BatchSpec, settings: JobSettings | None = None) -> AbstractContextManager[Source]:
     if asked.input == "-":
         raise RequestError("this job reads standard input, which is not there any more")
-    rows = asked.rows
-    return open_source(
-        asked.input,
-        format=rows.input_format,
-        prompting=Prompting.from_options(
-            rows,
-            SamplingParams() if settings is None else settings.sampling,
-            labels=asked.constraints.choice,
-            raw=asked.raw,
-        ),
-        limit=rows.limit,
-        digest=b"" if settings is None else settings.digest(),
-    )
+    sampling, digest = SamplingParams(), b""
+    if settings is not None:
+        sampling, digest = settings.sampling, settings.digest()
+    labels = asked.constraints.choice
+    prompting = Prompting.from_options(asked.rows, sampling, labels=labels, raw=asked.raw)
+    return open_source(asked.input, prompting, digest=digest)
 
 
 def _shown(row: Row) -> ShownRow:
     if row.problem is not None:
         return ShownRow(row.index, row.id, row.where, error=row.problem.message)
     task = row.task.parts[0] if row.task.parts else row.task
-    parts = [f"[{message['role']}] {message['content']}" for message in task.history]
-    many = len(task.turns) > 1 or bool(parts)
-    parts += [f"[user] {turn}" if many else turn for turn in task.turns]
-    parts += [f"[then] {part.then}" for part in row.task.parts if part.then is not None]
     history = tuple((m["role"], _short(m["content"])) for m in task.history)
     turns = tuple(map(_short, task.turns))
+    parts = [f"[{role}] {text}" for role, text in history]
+    parts += [f"[user] {turn}" if parts or len(turns) > 1 else turn for turn in turns]
+    parts += [f"[then] {part.then}" for part in row.task.parts if part.then is not None]
     return ShownRow(row.index, row.id, row.where, _short("\n".join(parts)), history, turns)
 
 
@@ -124,19 +120,13 @@ def _row(
     return row, "" if row is not None else "the input has no such row any more"
 
 
-def _settings(header: Mapping[str, Any] | None) -> JobSettings | None:
+def _settings(header: Any) -> JobSettings | None:
     """Rebuild the settings of the journal's header; None where they cannot be."""
     try:
-        if header is None or header["sampling"].get("constraint") is not None:
-            return None
-        told = {name: _frozen(value) for name, value in header["sampling"].items()}
-        return JobSettings(**{**header, "sampling": SamplingParams(**told)})
-    except (KeyError, TypeError, IngotError):
+        sampling = from_json(SamplingParams, header["sampling"])
+        return JobSettings(**{**header, "sampling": sampling})
+    except (*GARBLED, IngotError):
         return None
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _figures(answer: Answer) -> str:
@@ -147,12 +137,9 @@ def _figures(answer: Answer) -> str:
     if usage.get("cached_tokens"):
         parts[0] += f" ({usage['cached_tokens']:,} cached)"
     parts.append(f"answer {usage['completion_tokens']:,} tokens")
-    for name in ("prefill", "decode"):
-        if (speed := timings.get(f"{name}_tps")) is not None:
-            parts.append(f"{name} {rate(speed)}")
-    for name, field in (("first token", "ttft_s"), ("total", "total_s")):
-        if (seconds := timings.get(field)) is not None:
-            parts.append(f"{name} {duration(seconds)}")
+    for name, field, show in _SHOWN:
+        if (value := timings.get(field)) is not None:
+            parts.append(f"{name} {show(value)}")
     if answer.finish_reason is not None:
         parts.append(f"ended by {answer.finish_reason}")
     return " · ".join(parts)

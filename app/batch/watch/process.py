@@ -10,7 +10,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from app.exitcodes import ExitCode
 from app.here import same_file
 from runtimes.errors import RequestError
 from runtimes.machine import processes
-from runtimes.untrusted import visible
+from runtimes.untrusted import Fields, JsonObject, visible
 
 _MOST_SHOWN = 8000  # characters of a command that can be looked at before it is run
 
@@ -64,7 +64,7 @@ class BatchCommand:
         )
 
 
-def command_from(said: Mapping[str, Any]) -> BatchCommand | None:
+def command_from(said: Fields) -> BatchCommand | None:
     """The command that a file says, whoever wrote it: its ``spec`` and ``folder``, or in files of
     earlier versions its command line; None where that is no job with an output file."""
     spec, words, folder = said.get("spec"), said.get("command"), said.get("folder")
@@ -82,7 +82,7 @@ def command_from(said: Mapping[str, Any]) -> BatchCommand | None:
     return BatchCommand(spec, Path(folder))
 
 
-def noted_command(run: Mapping[str, Any] | None) -> BatchCommand | None:
+def noted_command(run: Fields | None) -> BatchCommand | None:
     """The command that a journal notes of a run; None of another command's run."""
     words = (run or {}).get("command")
     return command_from(run) if run is not None and words and words[0] == "batch" else None
@@ -103,7 +103,7 @@ class Foreign:
         return "\n\n".join([*map(visible, self.warnings), text])
 
 
-def foreign(run: Mapping[str, Any], output: Path) -> Foreign:
+def foreign(run: Fields, output: Path) -> Foreign:
     """The command that goes on with the job of ``output``, as its journal notes of a ``run``. Only
     options are taken over. Raises RequestError for anything but `ingot batch` with this output, and
     for more than anybody can read."""
@@ -171,26 +171,26 @@ def _child(command: BatchCommand, *options: str, **more: Any) -> processes.Child
     )
 
 
+@dataclass(frozen=True, slots=True)
 class JobProcess:
     """A process by its number and when it was born; ``process`` if this one started it."""
 
-    def __init__(self, pid: int, born: float, process: processes.Child | None = None) -> None:
-        self.pid = pid
-        self.born = born
-        self._process = process
+    pid: int
+    born: float
+    process: processes.Child | None = None
 
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
-        if self._process is not None:
-            return self._process.poll() is None
+        if self.process is not None:
+            return self.process.poll() is None
         return processes.is_alive(self.pid, self.born)
 
     @property
     def code(self) -> int | None:
         """Exit code (negative: the signal that killed it); None while it runs, or when this
         process did not start it."""
-        return None if self._process is None else self._process.poll()
+        return None if self.process is None else self.process.poll()
 
     def ask_to_end(self) -> None:
         """Once: finish the running rows. Twice: stop at once. SIGTERM does what Ctrl-C does, and
@@ -209,7 +209,7 @@ class DryRunProcess:
             command, "--dry-run", "--json", stdout=subprocess.PIPE, stderr=self._errors
         )
 
-    def found(self) -> dict[str, Any]:
+    def found(self) -> JsonObject:
         """Wait for it; what it found, as its --json has it. Raises RequestError with what the
         command says."""
         with self._process, self._errors:
@@ -217,7 +217,7 @@ class DryRunProcess:
             said = last_words(Path(self._errors.name))
         if self._process.returncode not in (ExitCode.DONE, ExitCode.ROWS_FAILED):
             raise RequestError(said or "the dry run was ended")
-        found: dict[str, Any] = json.loads(out)
+        found: JsonObject = json.loads(out)
         return found
 
     def cancel(self) -> None:

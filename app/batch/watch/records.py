@@ -30,6 +30,8 @@ from app.batch.spec import spec_json
 from app.batch.watch.process import BatchCommand, JobProcess, command_from
 from app.here import at_home, here
 from app.openai.answer import is_number
+from quantize.disk import write_atomically
+from quantize.fromjson import GARBLED
 from runtimes.machine.locks import one_writer
 from runtimes.paths import state_dir
 from runtimes.untrusted import load_json
@@ -90,9 +92,7 @@ class JobRecord:
             "pid": self.pid,
             "born": self.born,
         }
-        partial = self.folder / f".record.{os.getpid()}"
-        partial.write_text(json.dumps(data), encoding="utf-8")
-        partial.replace(self.folder / "record.json")
+        write_atomically(self.folder / "record.json", json.dumps(data))
 
 
 def record_of(output: Path) -> JobRecord | None:
@@ -111,8 +111,7 @@ def seen(output: Path) -> None:
 
 def records() -> list[JobRecord]:
     """All of them, the latest first."""
-    folders = [*_jobs().iterdir()] if _jobs().is_dir() else []
-    found = [record for folder in folders if (record := _read(folder)) is not None]
+    found = filter(None, map(_read, _jobs().glob("*")))
     return sorted(found, key=lambda record: -record.at)
 
 
@@ -133,7 +132,7 @@ def _read(folder: Path) -> JobRecord | None:
         if not is_number(data["at"], 1e11) or not Path(data["output"]).name:
             return None
         return JobRecord(Path(data["output"]), data["at"], command, data["pid"], data["born"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, *GARBLED):
         return None
 
 
@@ -156,18 +155,15 @@ class KnownJob:
 def known_jobs() -> list[KnownJob]:
     """Jobs known from before, and jobs that run now: running ones first, then by their last
     activity. Looks at every process and journal: call it in a thread."""
-    running = dict(_running())
-    found: dict[Path, KnownJob] = {}
+    running, found = dict(_running()), list[KnownJob]()
     for record in records():
-        own = record.child is not None
-        alive = own or journal_path(record.output) in running
-        found[record.output] = _look(record.output, record.at, own=own, alive=alive)
-    for output in found:
-        running.pop(journal_path(output), None)
+        own, since = record.child is not None, running.pop(journal_path(record.output), None)
+        alive = own or since is not None
+        found.append(_look(record.output, record.at, own=own, alive=alive))
     for journal, at in running.items():
         output = Path(str(journal).removesuffix(JOURNAL))
-        found[output] = _look(output, at, own=False, alive=True)
-    return sorted(found.values(), key=lambda job: (job.state != "running", -job.at))
+        found.append(_look(output, at, own=False, alive=True))
+    return sorted(found, key=lambda job: (job.state != "running", -job.at))
 
 
 def _running() -> Iterator[tuple[Path, float]]:
@@ -190,20 +186,17 @@ def _running() -> Iterator[tuple[Path, float]]:
 def _look(output: Path, at: float, *, own: bool, alive: bool) -> KnownJob:
     journal = last_run(journal_path(output))
     run, end = journal.run, journal.end
-    state: State = "running"
-    if not alive:
-        if run is None:
-            state = "gone"
-        elif end is not None:
-            state = "stopped" if end.get("unfinished") else "finished"
-        else:
-            state = "killed" if journal.here else "elsewhere"
+    state: State = "killed" if journal.here else "elsewhere"
+    if alive:
+        state = "running"
+    elif run is None:
+        state = "gone"
+    elif end is not None:
+        state = "stopped" if end.get("unfinished") else "finished"
     if run is None:
         return KnownJob(output, state, at, None, own)
-    try:
+    with contextlib.suppress(OSError):
         at = journal_path(output).stat().st_mtime
-    except OSError:
-        at = float(run["at"])
     done, rows = run["reused"] + run["invalid"] + journal.whole_rows, run["rows"]
     return KnownJob(output, state, at, rows, own, min(done, rows))
 
@@ -224,14 +217,15 @@ def last_run(path: Path) -> LastRun:
     journal = LastRun(path)
     if not os.path.isfile(path):
         return journal  # a pipe would be waited for
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            begun = _take_last(journal, data, RUN, 0)
-            if journal.run is not None:
-                _take_last(journal, data, END, begun)
-                journal.whole_rows = sum(1 for _ in _ROW.finditer(data, begun))
-    except (OSError, ValueError):  # no file, or an empty one
-        pass
+    with (
+        contextlib.suppress(OSError, ValueError),  # no file, or an empty one
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        begun = _take_last(journal, data, RUN, 0)
+        if journal.run is not None:
+            _take_last(journal, data, END, begun)
+            journal.whole_rows = sum(1 for _ in _ROW.finditer(data, begun))
     return journal
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -145,26 +145,19 @@ class Rows:
         states = np.frombuffer(bytes(self._states), np.uint8)
         if which in KINDS:
             found = np.flatnonzero(np.isin(states, KINDS[which]))
-        elif known:
-            found = np.flatnonzero(states >= RowState.RUNNING)
-        elif by == "row":
-            return range(len(self) - 1, -1, -1) if down else range(len(self))
+        elif by == "row" and not known:
+            return range(len(self))[:: -1 if down else 1]
         else:
-            found = np.arange(len(self))
+            found = np.flatnonzero(states >= (RowState.RUNNING if known else 0))
         if by != "row":
-            values = self._values(by, states)[found]
+            columns = {"prompt": self._prompts, "answer": self._answers, "speed": self._speeds}
+            values = np.array(columns.get(by, states), float)[found]
             # Equal ones stay in the order of their rows, in either direction.
             found = found[np.argsort(-values if down else values, kind="stable")]
         elif down:
             found = found[::-1]
         rows: list[int] = found.tolist()
         return rows
-
-    def _values(self, by: By, states: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if by == "state":
-            return states.astype(np.int8)
-        values = {"prompt": self._prompts, "answer": self._answers, "speed": self._speeds}[by]
-        return np.array(values)
 
 
 @dataclass(frozen=True, slots=True)

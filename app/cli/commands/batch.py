@@ -86,11 +86,10 @@ def _merge(out: str, parts: Sequence[str], as_json: bool, replace: bool) -> Exit
 
     merged = merge(Path(out), [Path(part) for part in parts], replace=replace)
     if as_json:
-        figures = {"rows": merged.rows, "failed": merged.failed, "parts": merged.parts}
-        emit(json.dumps(figures) + "\n")
+        emit(json.dumps(merged) + "\n")
     else:
-        note(f"{out}: {merged.rows:,} rows of {merged.parts} parts, {merged.failed:,} failed")
-    return ExitCode.ROWS_FAILED if merged.failed else ExitCode.DONE
+        note("{}: {rows:,} rows of {parts} parts, {failed:,} failed".format(out, **merged))
+    return ExitCode.ROWS_FAILED if merged["failed"] else ExitCode.DONE
 
 
 @with_groups

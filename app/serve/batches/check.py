@@ -17,6 +17,7 @@ from app.batch.input.source import IdIndex, Row, Source, open_source
 from app.batch.journal.journal import Journal, journal_path
 from app.batch.output.publish import answers
 from app.batch.output.records import OPENAI, RecordForm, dump_line
+from app.batch.spec import InputOptions
 from app.openai.request import ENDPOINTS
 from app.openai.validation import MOST_TOLD, InputError, as_unicode, check_count
 from app.serve.batches.folder import open_plain, require_plain
@@ -63,9 +64,12 @@ def opened(folder: Path, batch: Batch, sampling: SamplingParams) -> Iterator[Sou
         if stream.packing:
             raise RequestError(f"the file is packed with {stream.packing}: upload JSON lines")
     endpoint = ENDPOINTS[batch.endpoint]
-    prompting = Prompting(sampling=sampling, requests=endpoint, strict=False, priority=Priority.LOW)
+    lines = InputOptions(input_format="jsonl")
+    prompting = Prompting(
+        lines, sampling=sampling, requests=endpoint, strict=False, priority=Priority.LOW
+    )
     # A journal is of one batch, and its header says of which model: the rows' keys need not.
-    with open_source(str(path), format="jsonl", prompting=prompting) as source:
+    with open_source(str(path), prompting) as source:
         source.name = batch.input_file_id
         yield source
 
@@ -219,8 +223,6 @@ def write_results(
                 new[identity] = files.begin(identity)
                 stack.callback(new[identity].drop)
         for row, answer in answers(source, journal):
-            if answer is None:
-                continue
             identity = batch.output_file_id if answer.error is None else batch.error_file_id
             assert identity is not None
             rows[identity] += 1

@@ -94,26 +94,6 @@ def test_a_job_is_remembered_and_told_what_would_be_faster(
     assert len(next(one for one in past_works(files) if one.rows == 4).tps) == 2
 
 
-def test_a_server_remembers_what_it_answered(
-    home: Path, gguf_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(learned, "_ENOUGH_S", 0.0)
-    fixed = ModelOptions(threads=1, context=256)
-
-    def chosen() -> LoadChoice:
-        return choose(str(gguf_file), fixed, PlanOptions(), "batch", 4)
-
-    pool = ModelPool([ServedModel("own", chosen, fixed_slots=True)])
-    with pool.lease("own") as served:
-        long = SamplingParams(max_tokens=24, ignore_eos=True)
-        served.engine.generate([[i, 7, 8] for i in range(1, 9)], long)
-        assert past_works([served.choice.file]) == []
-    pool.close()
-    (work,) = past_works([chosen().file])
-    assert 2 <= work.rows <= 4
-    assert (work.shape.prompt, work.shape.answer) == (3, 24)
-
-
 def test_a_plan_learns_the_rows_and_goes_back_where_it_was_wrong(
     models: list[ModelFile], home: Path
 ) -> None:
@@ -143,6 +123,26 @@ def test_a_plan_learns_the_rows_and_goes_back_where_it_was_wrong(
     ]
     settled = learned_plan(back, models, task)
     assert (settled.path, settled.settings) == (back.path, back.settings)
+
+
+def test_a_server_remembers_what_it_answered(
+    home: Path, gguf_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learned, "_ENOUGH_S", 0.0)
+    fixed = ModelOptions(threads=1, context=256)
+
+    def chosen() -> LoadChoice:
+        return choose(str(gguf_file), fixed, PlanOptions(), "batch", 4)
+
+    pool = ModelPool([ServedModel("own", chosen, fixed_slots=True)])
+    with pool.lease("own") as served:
+        long = SamplingParams(max_tokens=24, ignore_eos=True)
+        served.engine.generate([[i, 7, 8] for i in range(1, 9)], long)
+        assert past_works([served.choice.file]) == []
+    pool.close()
+    (work,) = past_works([chosen().file])
+    assert 2 <= work.rows <= 4
+    assert (work.shape.prompt, work.shape.answer) == (3, 24)
 
 
 def test_no_advice_beyond_the_memory_or_from_damage(models: list[ModelFile], home: Path) -> None:

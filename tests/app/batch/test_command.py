@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app import console
-from app.cli.main import main
 from tests.app.batch.conftest import Batch
-from tests.support import questions, read_rows, write_rows
+from tests.support import questions, write_rows
 
 SHORT = ["--max-tokens", "8"]
 
@@ -156,30 +152,6 @@ def test_trying_it_out_writes_nothing(
     assert [record["index"] for record in records] == [0, 1, 2]
     assert all(record["usage"]["completion_tokens"] <= 16 for record in records)
     assert list(tmp_path.iterdir()) == [batch.source]
-
-
-def test_a_wait_says_what_it_does(
-    gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows that come late: not before somebody has said that they are waited for."""
-    told, note = threading.Event(), console.note
-
-    class Late(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
-            assert told.wait(120)
-            return super().read(size)
-
-    def noted(text: str, **more: Any) -> None:
-        note(text, **more)
-        if "reading the input" in text:
-            told.set()
-
-    monkeypatch.setattr(console, "note", noted)
-    monkeypatch.setattr(console, "_SILENT_S", 0.0)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Late(b'{"prompt":"What is 1 + 1?"}\n')))
-    out = tmp_path / "out.jsonl"
-    assert main(["batch", "-", str(out), "--model", str(gguf_file), "--max-tokens", "2"]) == 0
-    assert len(read_rows(out)) == 1
 
 
 def test_a_reader_that_goes_away_ends_it(batch: Batch, ingot: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +62,6 @@ def test_a_dry_run_counts_and_writes_nothing(batch: Batch) -> None:
     assert [path.name for path in batch.source.parent.iterdir()] == ["in.jsonl"]
 
 
-def test_tokens_are_those_of_the_run(batch: Batch, onnx_folder: Path, tmp_path: Path) -> None:
-    text = {**request("y", ""), "url": "/v1/completions", "body": {"prompt": "Once upon a time"}}
-    plain = [{"prompt": f"What is {i} + 7? Grüße"} for i in range(5)]
-    write_rows(batch.source, [*plain, request("x", "Say hello."), text])
-    for model in (batch.model, onnx_folder):
-        batch.model = model
-        dry = looked(batch, "--max-tokens", "2")
-        assert dry["invalid"] == 0
-        end = batch.end("--max-tokens", "2", out=tmp_path / f"{model.name}.jsonl")
-        assert end["prompt_tokens"] == dry["prompt_tokens"]
-
-
 def test_what_is_read_once_is_what_the_run_finds_cached(batch: Batch) -> None:
     said = "Answer in one word, and be kind to whoever asks. " * 4
     write_rows(batch.source, [{"prompt": f"{n} + 7?"} for n in range(6)])
@@ -125,41 +111,3 @@ def test_strict_stops_before_any_work(batch: Batch, rows: list[Any], words: str)
     assert words in shown
     assert "--strict" in shown
     assert list(batch.source.parent.iterdir()) == [batch.source]
-
-
-_PEAK = """
-import sys
-from app.cli.main import main
-from quantize.quality.peak import peak_resident
-for path in sys.argv[2:]:
-    code = main(["batch", path, "--model", sys.argv[1], "--dry-run", "--json"])
-    print(code, peak_resident())
-"""
-
-
-def test_memory_grows_by_little_for_each_row(gguf_file: Path, tmp_path: Path) -> None:
-    """Ids, lines and digests are all that is kept: no row is."""
-    filler = "What is this text about? " * 60
-    files = [
-        write_rows(
-            tmp_path / str(count),
-            ({"id": f"row {i}", "prompt": "x", "more": filler} for i in range(count)),
-        )
-        for count in (1_000, 11_000)
-    ]
-    command = [sys.executable, "-c", _PEAK, gguf_file, files[0], *files]  # once to get warm
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    _, (few, small), (many, large) = (line.split() for line in done.stdout.splitlines()[1::2])
-    assert (few, many) == ("0", "0")
-    assert (int(large) - int(small)) / 10_000 < 400
-
-
-def test_a_file_name_that_is_no_unicode_is_shown(batch: Batch, ingot: Any) -> None:
-    """Where stdout takes Unicode only, as in most locales."""
-    folder = batch.source
-    folder.mkdir()
-    (folder / "\udcff.txt").write_text("What is 2 + 2?")
-    strict = {"PYTHONIOENCODING": "utf-8:strict"}
-    done = ingot(*batch.words("--dry-run"), env=strict)
-    assert done.returncode == 0, done.stderr
-    assert "\\udcff.txt" in done.stdout

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import signal
-import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.report.figures import status_of
@@ -19,79 +14,12 @@ from tests.app import stopping
 from tests.app.batch.conftest import Batch
 from tests.support import until, write_rows
 
-MANY = 300  # that are not all answered before a test has looked
+MANY = 120  # that are not all answered before a test has looked
 SHORT = ["--max-tokens", "8"]
-
-
-def request(name: str, **body: Any) -> dict[str, Any]:
-    chat = "messages" in body
-    url = "/v1/chat/completions" if chat else "/v1/completions"
-    return {"custom_id": name, "method": "POST", "url": url, "body": {"model": "any", **body}}
 
 
 def numbers(path: Path, count: int) -> Path:
     return write_rows(path, [{"id": i, "prompt": f"The number {i} is"} for i in range(count)])
-
-
-def test_openai_lines(batch: Batch, tmp_path: Path) -> None:
-    asked = [{"role": "user", "content": "What is 2 + 3?"}]
-    rows = [
-        request("chat", messages=asked),
-        request("some", messages=asked, n=2, temperature=1, seed=1, logprobs=True, top_logprobs=3),
-        request("text", prompt="The number 7 is", logprobs=2),
-        request("long", prompt="word " * 5000),
-        request("bad", prompt=7),
-    ]
-    write_rows(batch.source, rows)
-    report = tmp_path / "report.json"
-    batch(*SHORT, "-q", "--report", report, code=1)
-    lines = batch.records
-    bodies = [line["response"]["body"] for line in lines]
-    assert [
-        (
-            line["custom_id"],
-            line["response"]["status_code"],
-            len(line["response"]["body"].get("choices", ())),
-            line["error"] and line["error"]["code"],
-        )
-        for line in lines
-    ] == [
-        ("chat", 200, 1, None),
-        ("some", 200, 2, None),
-        ("text", 200, 1, None),
-        ("long", 400, 0, "context_length_exceeded"),
-        ("bad", 400, 0, "unsupported_parameter"),
-    ]
-    spoken = bodies[1]["choices"][0]
-    tokens = [entry["token"] for entry in spoken["logprobs"]["content"]]
-    assert "".join(tokens) == spoken["message"]["content"]
-    [text] = bodies[2]["choices"]
-    assert "".join(text["logprobs"]["tokens"]) == text["text"]
-
-    figures = json.loads(report.read_text())
-    assert figures["summary"]["answered"] == 3
-    assert figures["summary"]["errors"]["context_length_exceeded"] == 1
-    assert figures["engine"]["steps"] > 0
-    assert figures["settings"]["sampling"]["max_tokens"] == 8
-
-    types = pytest.importorskip("openai.types")
-    for body in bodies[:2]:
-        types.chat.ChatCompletion.model_validate(body, strict=True)
-    types.Completion.model_validate(bodies[2], strict=True)
-
-
-def test_a_table_with_several_answers_a_row(batch: Batch) -> None:
-    batch.source, batch.out = (path.with_suffix(".csv") for path in (batch.source, batch.out))
-    batch.source.write_text("name,prompt\nada,What is 2 + 3?\nbob,What is 4 + 5?\n")
-    batch(*SHORT, "--n", "2", "--best-of", "3", "--temperature", "1", "--seed", "5")
-    with batch.out.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["name"] for row in rows] == ["ada", "bob"]
-    for row in rows:
-        choices = json.loads(row["choices"])
-        assert len(choices) == 2
-        assert choices[0]["text"] == row["response"]
-        assert int(row["usage.completion_tokens"]) >= 2
 
 
 def test_a_growing_output_over_kills(
@@ -153,21 +81,3 @@ def test_sigterm_while_nothing_runs(batch: Batch, ingot: Any) -> None:
     assert process.returncode == 130, err
     assert b"Traceback" not in err
     assert not batch.out.exists()
-
-
-def test_a_report_goes_through_pipes_and_links(batch: Batch, ingot: Any, tmp_path: Path) -> None:
-    pipe, link, real = (tmp_path / name for name in ("pipe", "link", "real"))
-    numbers(batch.source, 1)
-    batch(*SHORT)
-    os.mkfifo(pipe)
-    real.write_text("old")
-    link.symlink_to(real)
-    process = ingot.start(*batch.words(*SHORT, "-q", "--report", pipe))
-    assert json.loads(pipe.read_bytes())["summary"]["rows"] == 1
-    assert process.wait(60) == 0
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    batch(*SHORT, "--report", link)
-    assert link.is_symlink()
-    assert json.loads(real.read_text())["summary"]["rows"] == 1
-    batch(*SHORT, "--report", "/dev/null")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.batch.schedule.pool_engine import Beginning
 from app.models.prefixes import SavedPrefixes
-from runtimes.settings import RunnerSettings
 from tests.app.batch.conftest import Batch
 from tests.support import questions, write_rows
 
@@ -27,17 +24,13 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
-def test_it_is_saved_once_and_resuming_uses_it(
-    batch: Batch, kind: str, saved: Path, request: pytest.FixtureRequest
-) -> None:
+def test_it_is_saved_once_and_resuming_uses_it(batch: Batch, saved: Path) -> None:
     def cached() -> list[int]:
         return [record["usage"]["cached_tokens"] for record in batch.records]
 
-    batch.model = request.getfixturevalue(kind)
     write_rows(batch.source, questions(12))
-    # One row, no beginning, or answers that must not depend on it: nothing is saved.
-    for flags in ([*WORDS, "--limit", "1"], WORDS[:-2], [*WORDS, "--reproducible"]):
+    # One row, or answers that must not depend on it: nothing is saved.
+    for flags in ([*WORDS, "--limit", "1"], [*WORDS, "--reproducible"]):
         batch(*flags, "--fresh")
     assert not saved.exists()
     batch(*WORDS, "--fresh", "--limit", "6")
@@ -50,25 +43,3 @@ def test_it_is_saved_once_and_resuming_uses_it(
     [same] = saved.iterdir()
     # The rows of the second run may begin alike a token or two longer.
     assert abs(same.stat().st_size - before.st_size) < before.st_size / 20
-
-
-def test_rows_that_begin_alike_look_once_for_a_process() -> None:
-    looked: list[list[int]] = []
-
-    class Looks:
-        def before(self, engine: Any, settings: Any, prompt: list[int]) -> None:
-            looked.append(prompt)
-
-    class Engine:
-        pid = 1
-
-    engine, alike = Engine(), list(range(100))
-    beginning = Beginning(Looks(), engine, RunnerSettings())  # type: ignore[arg-type]
-    for last in range(3):
-        beginning.before([*alike, last])
-    assert looked == [[*alike, 0]]
-    beginning.before([7] * 100)
-    engine.pid = 2
-    beginning.before([*alike, 9])
-    beginning.before([*alike, 8])
-    assert looked[1:] == [[7] * 100, [*alike, 9]]

@@ -11,7 +11,7 @@ from tests.app import stopping
 from tests.app.batch.conftest import Batch
 from tests.support import write_rows
 
-ROWS = 20
+ROWS = 12
 FLAGS = ["--field", "turns", "--reproducible", "--max-tokens", "8", "-q", "--context", "512"]
 
 
@@ -29,25 +29,17 @@ def test_the_same_answers_to_the_last_bit(
     batch.model = pebble_built / name
     flags = [*FLAGS, "--logprobs", "-t", "0.7", "--seed", "1"]
     killed = tmp_path / "killed.jsonl"
-    for rows_done in (3, 6):
-        held = stopping.after_rows(tmp_path / f"held{rows_done}", rows_done)
-        process = ingot.start(*batch.words(*flags, "--slots", "6", out=killed), env=held)
-        stopping.wait_stopped(process)
-        process.kill()
-        process.communicate()
+    held = stopping.after_rows(tmp_path / "held", 4)
+    process = ingot.start(*batch.words(*flags, "--slots", "6", out=killed), env=held)
+    stopping.wait_stopped(process)
+    process.kill()
+    process.communicate()
     batch(*flags, "--slots", "3", out=killed)
     batch(*flags, "--slots", "1")
     assert [record["id"] for record in batch.records] == list(range(ROWS))
-    for form in ("jsonl", "openai", "csv"):  # made of the journals, without the model
-        for out in (killed, batch.out):
-            batch(*flags, "--format", form, out=out)
-        assert killed.read_bytes() == batch.out.read_bytes()
-        assert len(killed.read_bytes().splitlines()) >= ROWS
+    assert killed.read_bytes() == batch.out.read_bytes()
+    for out in (killed, batch.out):  # made of the journals, without the model
+        batch(*flags, "--format", "openai", out=out)
+    assert killed.read_bytes() == batch.out.read_bytes()
     other = batch(*flags, "--threads", "2", code=2)
     assert "threads: 1 -> 2" in other.stderr
-
-
-def test_one_prompt(command: Any, gguf_file: Path) -> None:
-    words = ["run", gguf_file, "What is the capital of France?", "-q", "--max-tokens", "8"]
-    first, second = (command(*words, "--reproducible").stdout for _ in range(2))
-    assert first == second != ""

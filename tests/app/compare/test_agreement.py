@@ -33,14 +33,6 @@ def side(*words: str, reason: str = "stop", probe: tuple[int, ...] = (1, 2, 3)) 
     )
 
 
-def test_equal_answers():
-    found = agreement(side("a ", "b"), side("a ", "b"))
-    assert found is not None
-    assert (found.same, found.longest, found.common, found.parting) == (3, 3, 3, None)
-    assert (found.same_share, found.share) == (1.0, 1.0)
-    assert "equal, 3 tokens" in agreement_line(found, side("a ", "b"), side("a ", "b"))
-
-
 def test_the_first_differing_token():
     found = agreement(side("a ", "b ", "c ", "d"), side("a ", "x ", "c ", "d"))
     assert found is not None
@@ -60,15 +52,6 @@ def test_one_answer_ends_where_the_other_goes_on():
     assert "the end became ' c'" in agreement_line(found, side("a"), side("a"))
 
 
-def test_a_token_without_text_is_not_the_end():
-    first, other = side("a ", "", reason="length"), side("a ", "b", reason="length")
-    found = agreement(first, other)
-    assert found is not None
-    assert found.parting is not None
-    assert (found.parting.mine, found.parting.theirs) == ("", "b")
-    assert "a token without text became 'b'" in agreement_line(found, other, first)
-
-
 @pytest.mark.parametrize("reason", ["length", "cancelled", "context"])
 def test_an_answer_that_was_cut_says_nothing_of_what_follows(reason: str):
     found = agreement(side("a ", "b", reason=reason), side("a ", "b", " c"))
@@ -76,12 +59,6 @@ def test_an_answer_that_was_cut_says_nothing_of_what_follows(reason: str):
     assert (found.same, found.longest, found.parting) == (2, 4, None)
     line = agreement_line(found, side("a"), side("a", reason=reason))
     assert "equal as far as both go" in line
-
-
-def test_a_piece_of_a_character_has_its_text_at_the_first_token():
-    whole = side("ab", "ü", "c")
-    split = replace(whole, starts=(0, 2, 2, 3, 4), token_ids=(9, 8, 7, 6, EOS))
-    assert [split.piece(i) for i in range(5)] == ["ab", "ü", "ü", "c", ""]
 
 
 def test_other_vocabularies_are_compared_by_characters():
@@ -96,25 +73,6 @@ def test_other_vocabularies_are_compared_by_characters():
     assert agreement(with_bos, first).unit == "tokens"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("theirs", "said"),
-    [
-        ("hm. ", "'so. ' became 'hm. ', while thinking; the answers are the same"),
-        ("so. ", "'yes' became 'no'"),
-    ],
-)
-def test_thoughts_stand_before_the_answers(theirs: str, said: str):
-    mine = ("so. ", "a", "\n\n", "yes")
-    other = (theirs, "a", "\n\n", "no" if theirs == "so. " else "yes")
-    first, second = (
-        replace(side(*words), thought="".join(words[:2]), text=words[3]) for words in (mine, other)
-    )
-    assert first.written == "".join(mine)
-    found = agreement(first, second)
-    assert found is not None
-    assert agreement_line(found, second, first).endswith(said)
-
-
 def test_thoughts_that_end_apart_or_not_at_all():
     """Which of the two is named first does not matter; no answer is not the same answer."""
     short = replace(side("so. ", "yes"), thought="so. ", text="yes")
@@ -126,19 +84,6 @@ def test_thoughts_that_end_apart_or_not_at_all():
     cut = [replace(side("so. ", word), thought=f"so. {word}", text="") for word in ("a", "b")]
     said = agreement_line(agreement(cut[0], cut[1]), cut[1], cut[0])
     assert said.endswith("'a' became 'b', while thinking")
-
-
-def test_nothing_to_compare_before_both_have_said_something():
-    nothing = replace(side("a"), token_ids=(), text="", starts=())
-    assert agreement(nothing, side("a")) is None
-    assert agreement(side("a"), replace(side("a"), probe=())) is None
-
-
-def test_the_rest_is_counted_only_when_both_have_ended():
-    found = agreement(side("a ", "b"), replace(side("a ", "c"), state=SideState.ANSWERING))
-    assert found is not None
-    assert found.common is None
-    assert found.parting is not None
 
 
 @pytest.mark.parametrize(("gap", "tie"), [(0.01, True), (0.03, False), (None, None)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from statistics import mean, median
@@ -11,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from app.compare.report import read_report
-from app.compare.results import Ballot, Sided
 from runtimes.models.registry import read_model, tokenizer_of
 from runtimes.output import markdown_lines
 from tests.support import read_rows, until
@@ -55,13 +52,6 @@ def test_figures_are_those_of_the_texts(
     found = json.loads(done.stdout)
     assert [file["file"] for file in found["files"]] == [str(model) for model in models]
     assert [file["runtime"] for file in found["files"]] == ["llamacpp", "llamacpp", "onnx"]
-    # The answers are those of a batch.
-    for number, model in enumerate(models):
-        out = tmp_path / f"{number}.jsonl"
-        alike = ("--max-tokens", "48", "--slots", "1")
-        assert command("batch", prompts, out, "-m", model, *alike).returncode == 1
-        said = [row["answers"][number]["text"] for row in found["rows"]]
-        assert said == [record.get("response", "") for record in read_rows(out)]
     rows = [[told["text"] for told in row["answers"]] for row in found["rows"][:5]]
     asked = [[str(v) for v in e] for e in (["The capital of France is Paris."], ["no such story"])]
     asked += [["5", "2 + 2 = 4"], [], ["b"]]
@@ -114,64 +104,29 @@ def test_figures_are_those_of_the_texts(
     assert f"{found['pairs'][0]['identical']} of 5" in again.stdout
 
 
-@pytest.mark.usefixtures("home")
-def test_two_copies_of_a_file_agree(
-    command: Any, gguf_file: Path, prompts: Path, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copy(gguf_file, tmp_path / "copy.gguf"))
-    flags = ["--prompts", prompts, "--max-tokens", "32", "--limit", "5", "--slots", "1"]
-    found = json.loads(command("compare", gguf_file, copy, *flags, "--json", "-q").stdout)
-    (pair,) = found["pairs"]
-    assert (pair["rows"], pair["identical"], pair["identical_share"]) == (5, 5, 1.0)
-    assert (pair["first_difference_mean"], pair["same_share"]) == (None, 1.0)
-    assert (pair["flips"]["to_wrong"], pair["flips"]["to_right"]) == (0, 0)
-
-
 def test_a_killed_run_goes_on(ingot: Any, home: Path, pebble_built: Path, tmp_path: Path) -> None:
     rows = tmp_path / "many.txt"
-    rows.write_text("".join(f"The number {number} is\n" for number in range(120)))
-    command = ["compare", *files(pebble_built)[:2], "--prompts", rows, "--max-tokens", "24"]
+    rows.write_text("".join(f"The number {number} is\n" for number in range(60)))
+    command = ["compare", *files(pebble_built)[:2], "--prompts", rows, "--max-tokens", "12"]
     command += ["--slots", "4", "--json"]
 
     def journals() -> dict[Path, int]:
         found = home.glob("state/compare/*/answers.jsonl.journal.jsonl")
         return {path: path.read_bytes().count(b'"ok":true') for path in found}
 
-    for enough in (20, 140):  # in the first file's rows, and in the second one's
+    for enough in (10, 70):  # in the first file's rows, and in the second one's
         process = ingot.start(*command)
         until(lambda: sum(journals().values()) >= enough or process.poll() is not None)  # noqa: B023
         process.kill()
         process.communicate()
     held = sum(journals().values())
-    assert held >= 140
+    assert held >= 70
     done = ingot(*command)
     assert done.returncode == 0, done.stderr
-    assert [file["answered"] for file in json.loads(done.stdout)["files"]] == [120, 120]
+    assert [file["answered"] for file in json.loads(done.stdout)["files"]] == [60, 60]
     for path in journals():
         computed = Counter(line["index"] for line in read_rows(path) if "index" in line)
-        assert computed == Counter(range(120))  # each row finished once
-
-
-def test_votes_are_part_of_the_report(
-    command: Any, home: Path, pebble_built: Path, prompts: Path
-) -> None:
-    words = ["compare", *files(pebble_built)[:2], "--prompts", prompts, "-q", "--json"]
-    words += ["--max-tokens", "48"]
-    assert json.loads(command(*words).stdout)["votes"] == []
-    (kept,) = home.glob("state/compare/*/results.json")
-    ballot = Ballot(read_report(kept.parent), kept.parent / "votes.jsonl")
-    assert ballot.pairs
-    pair = ballot.pairs[0]
-    ballot.say(pair, Sided.LEFT if pair.swapped else Sided.RIGHT)  # the later file, in any case
-    (votes,) = json.loads(command(*words).stdout)["votes"]
-    assert (votes["file"], votes["wins"], votes["losses"]) == (1, 1, 0)
-    assert votes["low"] == pytest.approx(0.206549, abs=1e-6)
-    page, real = kept.parent / "page.md", kept.parent / "real.md"
-    real.touch()
-    page.symlink_to(real)
-    assert command(*words[:-3], "--output", page, "--max-tokens", "48").returncode == 1
-    assert page.is_symlink()
-    assert "preferred 1 of 1 times (95%: 21% to 100%)" in real.read_text()
+        assert computed == Counter(range(60))  # each row finished once
 
 
 @pytest.mark.usefixtures("home")

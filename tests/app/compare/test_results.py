@@ -39,10 +39,6 @@ def test_wilson(wins: int, of: int, low: float, high: float) -> None:
     assert wilson(wins, of) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_wilson_without_votes() -> None:
-    assert wilson(0, 0) == (0.0, 1.0)
-
-
 def row(index: int, first: Told, *others: Told, expected: tuple[str, ...] = ()) -> PromptResult:
     parts = tuple(index + 1 if first.text != other.text else None for other in others)
     return PromptResult(
@@ -55,25 +51,6 @@ def results(rows: list[PromptResult]) -> Results:
     files = tuple(FileResult(f"file {n}", f"f{n}", "llamacpp") for n in range(count))
     pairs = tuple(pair_of(rows, n, "tokens") for n in range(1, count))
     return Results("p.txt", files, pairs, tuple(rows))
-
-
-def test_flips_and_differences() -> None:
-    yes, no = Told("a", right=True), Told("b", right=False)
-    rows = [
-        row(0, yes, yes, expected=("a",)),
-        row(1, yes, no, expected=("a",)),
-        row(2, no, yes, expected=("a",)),
-        row(3, yes, no, expected=("a",)),
-        row(4, yes, Told(error="it failed"), expected=("a",)),
-        row(5, Told("x"), Told("x")),
-    ]
-    pair = pair_of(rows, 1, "tokens")
-    assert (pair.rows, pair.identical) == (5, 2)
-    assert (pair.first_difference_mean, pair.first_difference_median) == (3, 3)
-    assert pair.flips is not None
-    assert (pair.flips.rows, pair.flips.to_wrong, pair.flips.to_right) == (4, 2, 1)
-    assert pair.flips.share == 0.75
-    assert pair_of(rows[5:], 1, "tokens").flips is None
 
 
 def stories(count: int) -> Results:

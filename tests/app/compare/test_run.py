@@ -14,7 +14,6 @@ from app.compare.answers import CompareReport, Contender, Question, SideState
 from app.compare.report import as_json, as_markdown, lines
 from app.compare.run import Comparison
 from app.options import ModelOptions
-from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
 from tests.app import endless
 from tests.support import until
@@ -76,37 +75,6 @@ def test_where_answers_part_is_what_the_files_say_by_themselves(
     assert found.parting.mine != found.parting.theirs
 
 
-def test_how_sure_the_files_were_there(story: CompareReport):
-    for side, found in zip(story.sides[1:], story.agreements, strict=True):
-        assert found is not None
-        assert found.parting is not None
-        mine, theirs = found.parting.logprobs
-        # Greedy: each took its likeliest token, up to the rounding of another batch.
-        assert mine[0] is not None
-        assert theirs[1] is not None
-        assert mine[1] is None or mine[0] >= mine[1] - 1e-3
-        assert theirs[0] is None or theirs[1] >= theirs[0] - 1e-3
-        assert all(gap is not None and gap >= 0 for gap in found.parting.gaps)
-        best = sorted(side.top[found.parting.index].values())[-2:]
-        assert found.parting.gaps[1] == pytest.approx(best[1] - best[0])
-
-
-def test_figures_are_of_each_file(story: CompareReport, pebble_built: Path):
-    for side in story.sides:
-        assert side.tokens == len(side.token_ids) == 64
-        assert side.finish_reason == "length"
-        assert side.load_s is not None
-        assert side.ttft_s is not None
-        assert side.total_s is not None
-        assert side.decode_tps is not None
-        assert 0 < side.ttft_s < side.total_s
-        # 63 tokens at this rate are what is left of the time.
-        assert 63 / side.decode_tps == pytest.approx(side.total_s - side.ttft_s, rel=0.2)
-        # A process with NumPy, a runtime and 3 to 6 MB of weights.
-        assert side.peak_bytes is not None
-        assert 30e6 < side.peak_bytes < 1e9
-
-
 def test_equal_answers_and_files_for_people_and_programs(pebble_built: Path, story: CompareReport):
     contenders = of(pebble_built, "q8_0", "onnx-int8")
     asked = question("What is the capital of France?")
@@ -131,43 +99,6 @@ def test_equal_answers_and_files_for_people_and_programs(pebble_built: Path, sto
     assert page.count("\n| ") == 3  # a header and two rows
 
 
-def test_a_thought_is_told_from_its_answer(pebble_thinks: Path, pebble_built: Path):
-    """Piece by piece and at the end, and where a file that does not think parts from it."""
-    contenders = [Contender(str(pebble_thinks)), *of(pebble_built, "q8_0")]
-    asked = question("What is the capital of France?", max_tokens=200, thinking="low")
-    report = finished(Comparison(contenders, asked))
-    thinker, plain = report.sides
-    assert thinker.text == plain.text == "The capital of France is Paris."
-    assert (plain.thought, plain.unheeded) == ("", "the chat template cannot turn thinking on")
-    assert 0 < thinker.thought_tokens < thinker.tokens == len(thinker.token_ids)
-    pieces = {thinker.place(i): thinker.piece(i) for i in range(len(thinker.token_ids))}
-    assert "".join(pieces.values()) == thinker.written == f"{thinker.thought}\n\n{thinker.text}"
-    assert pieces[len(thinker.thought) + 2] == "The"
-    assert report.agreements[0].parting.places == (0, 0)  # type: ignore[union-attr]
-    page = as_markdown(report)
-    assert f"Thinking:\n\n> {thinker.thought.splitlines()[0]}" in page
-    said = "\n".join(lines(report))
-    assert f"{thinker.thought_tokens} of thinking" in said
-    assert "--thinking: the chat template knows no effort: low turns thinking on" in said
-
-
-def test_a_bound_of_thoughts_and_the_end_within_one(
-    command: Any, pebble_thinks: Path, gguf_file: Path
-):
-    asked = ("compare", pebble_thinks, "What is the capital of France?", "--also", gguf_file)
-    done = command(*asked, "--think-tokens", "3", "--json")
-    data = json.loads(done.stdout)
-    assert data["sampling"]["think_tokens"] == 3
-    thinker, plain = data["files"]
-    assert thinker["reasoning"].endswith("I have to answer now.")
-    assert thinker["text"]
-    assert 3 < thinker["reasoning_tokens"] < thinker["completion_tokens"]
-    assert (plain["reasoning"], plain["reasoning_tokens"]) == (None, 0)
-    done = command(*asked, "--max-tokens", "4")
-    assert done.stdout.startswith(f"== {gguf_file.name}\n")  # the other has no answer
-    assert "ended by length within the reasoning" in done.stderr
-
-
 def test_what_cannot_answer_does_not_keep_the_others_from_it(
     pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -190,12 +121,6 @@ def test_what_cannot_answer_does_not_keep_the_others_from_it(
     monkeypatch.setattr(running, "memory_now", lambda: (10**9, 1_000_000))
     report = finished(Comparison(both, question("2+2?", max_tokens=4)))
     assert all("1.0 MB are free" in str(side.error) for side in report.sides)
-
-
-def test_too_long_a_prompt_is_told_in_its_place(pebble_built: Path):
-    contenders = of(pebble_built, "q8_0", "no-such")
-    report = finished(Comparison(contenders, question("word " * 2000)))
-    assert "context" in str(report.sides[0].error)
 
 
 def test_stop_keeps_what_has_come_and_leaves_no_process(endless_built: Path):
@@ -224,20 +149,6 @@ def test_stop_keeps_what_has_come_and_leaves_no_process(endless_built: Path):
     assert not after - before
 
 
-def test_stop_while_it_loads(pebble_built: Path):
-    comparison = Comparison(of(pebble_built, "q8_0", "q4_k_m"), question(STORY))
-    comparison.start()
-    until(lambda: comparison.poll().sides[0].state is SideState.LOADING)
-    comparison.stop()
-    assert comparison.join(30)
-    assert all(side.state is SideState.STOPPED for side in comparison.poll().sides)
-
-
-def test_two_files_at_least(pebble_built: Path):
-    with pytest.raises(RequestError, match="two files"):
-        Comparison(of(pebble_built, "q8_0"), question("?"))
-
-
 def test_the_command(command: Any, pebble_built: Path):
     recipes = [part for name in ("q4_k_m", "q8_0", "q8_1") for part in ("--recipe", name)]
     done = command("compare", pebble_built, STORY, "--max-tokens", "24", *recipes, "--json")
@@ -246,3 +157,38 @@ def test_the_command(command: Any, pebble_built: Path):
     assert [len(side["token_ids"]) for side in data["files"]] == [24, 24, 0]
     assert 0 < data["agreements"][0]["difference"]["index"] < 24
     assert "did you mean q8_0" in data["files"][2]["error"]
+
+
+def test_how_sure_the_files_were_there(story: CompareReport):
+    for side, found in zip(story.sides[1:], story.agreements, strict=True):
+        assert found is not None
+        assert found.parting is not None
+        mine, theirs = found.parting.logprobs
+        # Greedy: each took its likeliest token, up to the rounding of another batch.
+        assert mine[0] is not None
+        assert theirs[1] is not None
+        assert mine[1] is None or mine[0] >= mine[1] - 1e-3
+        assert theirs[0] is None or theirs[1] >= theirs[0] - 1e-3
+        assert all(gap is not None and gap >= 0 for gap in found.parting.gaps)
+        best = sorted(side.top[found.parting.index].values())[-2:]
+        assert found.parting.gaps[1] == pytest.approx(best[1] - best[0])
+
+
+def test_a_thought_is_told_from_its_answer(pebble_thinks: Path, pebble_built: Path):
+    """Piece by piece and at the end, and where a file that does not think parts from it."""
+    contenders = [Contender(str(pebble_thinks)), *of(pebble_built, "q8_0")]
+    asked = question("What is the capital of France?", max_tokens=200, thinking="low")
+    report = finished(Comparison(contenders, asked))
+    thinker, plain = report.sides
+    assert thinker.text == plain.text == "The capital of France is Paris."
+    assert (plain.thought, plain.unheeded) == ("", "the chat template cannot turn thinking on")
+    assert 0 < thinker.thought_tokens < thinker.tokens == len(thinker.token_ids)
+    pieces = {thinker.place(i): thinker.piece(i) for i in range(len(thinker.token_ids))}
+    assert "".join(pieces.values()) == thinker.written == f"{thinker.thought}\n\n{thinker.text}"
+    assert pieces[len(thinker.thought) + 2] == "The"
+    assert report.agreements[0].parting.places == (0, 0)  # type: ignore[union-attr]
+    page = as_markdown(report)
+    assert f"Thinking:\n\n> {thinker.thought.splitlines()[0]}" in page
+    said = "\n".join(lines(report))
+    assert f"{thinker.thought_tokens} of thinking" in said
+    assert "--thinking: the chat template knows no effort: low turns thinking on" in said

@@ -17,9 +17,8 @@ def write(folder: Path, data: bytes, name: str = "in.jsonl") -> Path:
     return folder / name
 
 
-def read(path: Path | str, *, field: str | None = None, **options: Any) -> list[Row]:
-    prompting = Prompting(InputOptions(field=field))
-    with open_source(str(path), prompting=prompting, **options) as source:
+def read(path: Path | str, **options: Any) -> list[Row]:
+    with open_source(str(path), Prompting(InputOptions(**options))) as source:
         return list(source.rows())
 
 

@@ -46,19 +46,3 @@ def test_rows_follow_their_own_schema_or_request_else_the_jobs(
     assert 0 <= json.loads(said["schema"])["age"] <= 99
     assert said["choice"] in ("yes", "no")
     assert said["object"].lstrip().startswith("{")
-
-
-def test_one_prompt_from_the_shell(command: Any, gguf_file: Path, tmp_path: Path) -> None:
-    schema = tmp_path / "age.json"
-    schema.write_text(json.dumps(AGE))
-    done = command("run", gguf_file, "How old is Ana?", "--json-schema", schema, "-t", "2")
-    assert 0 <= json.loads(done.stdout)["age"] <= 99
-    done = command("run", gguf_file, "Hello", "--choice", "yes", "--choice", "no")
-    assert done.stdout in ("yes\n", "no\n")
-    for arguments, said in (
-        (("--regex", "("), "unclosed group"),
-        (("--regex", "a", "--choice", "b"), "give one of them"),
-        (("--json-schema", tmp_path / "none.json"), "none.json cannot be read"),
-    ):
-        done = command("run", gguf_file, "Hello", *arguments)
-        assert (done.returncode, said in done.stderr) == (2, True)

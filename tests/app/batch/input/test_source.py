@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.batch.input import lines as lines_module
+from app.batch.input.prompting import Prompting
 from app.batch.input.source import open_source
+from app.batch.spec import InputOptions
 from runtimes.errors import RequestError
 from tests.app.batch.input.reading import BAD_LINES, codes, prompts, read, write
 
@@ -67,8 +69,8 @@ def test_a_line_too_long_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )
 def test_format(tmp_path: Path, name: str, data: bytes, expected: str) -> None:
     path = str(write(tmp_path, data, name))
-    for asked, found in ((None, expected), ("text", "text")):
-        with open_source(path, format=asked) as source:
+    for asked, found in (("auto", expected), ("text", "text")):
+        with open_source(path, Prompting(InputOptions(input_format=asked))) as source:
             assert source.reader.name == found
 
 
@@ -96,7 +98,7 @@ def test_any_bytes_give_a_row_a_line(tmp_path_factory: pytest.TempPathFactory, d
     expected = [i for i, line in enumerate(lines, 1) if line.strip()]
     for format in ("jsonl", "text"):
         try:
-            rows = read(path, format=format)
+            rows = read(path, input_format=format)
         except RequestError:
             assert data.startswith((b"\xff\xfe", b"\xfe\xff", *PACKED))
             continue

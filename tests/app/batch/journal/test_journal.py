@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.batch.journal.journal import Journal, Matcher, journal_path
 from app.batch.journal.lines import sealed_line
 from app.openai.answer import Answer
-from runtimes.errors import IngotError, RequestError
+from runtimes.errors import RequestError
 
 SETTINGS = {"model": "m", "sampling": {"max_tokens": 3}}
 
@@ -37,25 +37,6 @@ def fill(path: Path, texts: list[str], start: int = 0) -> None:
         journal.begin(SETTINGS)
         for number, text in enumerate(texts, start):
             journal.append(key(number), number, Answer(response=text))
-
-
-def test_reopening_finds_everything(path: Path) -> None:
-    texts = ["a", "é\u2028\n", "", "\ud800 half a pair"]
-    fill(path, texts[:2])
-    fill(path, texts[2:], start=2)
-    assert path.read_text().count("batch-journal") == 1, "the same settings are written once"
-    with Journal(path) as journal:
-        assert journal.settings == SETTINGS
-        journal.begin({"model": "other"})
-        with pytest.raises(RequestError, match="another job is writing"):
-            Journal(path)
-    with Journal(path) as journal:
-        assert journal.settings == {"model": "other"}
-        assert answers(journal, 5) == [*texts, None]
-        offset = Matcher(journal.entries).take(key(0))
-        assert offset is not None
-        with pytest.raises(IngotError, match="damaged"):  # it is no record of this row
-            journal.read(offset, key(0)[:8] + b"\1" * 8)
 
 
 def test_a_row_is_on_the_disk_when_it_is_said_to_be(path: Path, monkeypatch) -> None:
@@ -111,19 +92,6 @@ def test_a_torn_end_costs_only_what_was_torn(
         assert Matcher(journal.entries).take(key(99)) is not None
         assert journal.settings == SETTINGS
         assert not journal.damaged  # it was told
-
-
-def test_a_damaged_line_in_the_middle_costs_its_row_only(path: Path) -> None:
-    fill(path, ["a", "b", "c"])
-    lines = path.read_bytes().splitlines(keepends=True)
-    for damaged in (b"\0" * (len(lines[2]) - 1) + b"\n", lines[2].replace(b'"b"', b'"B"')):
-        path.write_bytes(b"".join([*lines[:2], damaged, lines[3]]))
-        with Journal(path) as journal:
-            assert answers(journal, 3) == ["a", None, "c"]
-            seems = " (it seems to be the answer of index 1)"
-            assert [*journal.damaged.values()] == [
-                "line 3 is damaged" + seems * (b"dex" in damaged)
-            ]
 
 
 @pytest.mark.parametrize(

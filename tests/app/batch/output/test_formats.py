@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from app.batch.output.publish import write_output
 from app.batch.output.records import FORMATS, output_format, suffix_format
 
 RECORDS: list[dict[str, Any]] = [
@@ -60,14 +59,3 @@ def test_the_form_of_the_output() -> None:
     ):
         assert output_format(wanted, Path(name), requests, rows=10).name == expected
     assert suffix_format(Path("a.b.csv")).name == "csv"
-
-
-def test_a_link_stays_one(tmp_path: Path) -> None:
-    out, real = tmp_path / "out.jsonl", tmp_path / "disk" / "real.jsonl"
-    real.parent.mkdir()
-    out.symlink_to(real)
-    for name in ("a", "b"):
-        write_output(out, FORMATS["jsonl"], [{"id": name}].copy, "")
-        assert out.is_symlink()
-        assert real.read_text() == f'{{"id":"{name}"}}\n'
-    assert list(real.parent.iterdir()) == [real]

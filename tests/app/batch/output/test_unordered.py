@@ -19,7 +19,6 @@ from app.batch.output.publish import UnorderedOutput
 from app.batch.output.records import FORMATS, RecordForm
 from app.openai.answer import Answer
 from app.openai.validation import Problem
-from runtimes.errors import RequestError
 from tests.support import read_rows, write_rows
 
 ROWS = 6
@@ -94,17 +93,6 @@ def test_any_end_is_mended(
         assert sorted(job.out.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
-def test_what_was_read_already_stays_in_its_place(tmp_path: Path) -> None:
-    with job_in(tmp_path, 1, 4) as job:
-        first, second = job.out.read_bytes().splitlines(keepends=True)
-        job.out.write_bytes(first + second[:5])
-        job.finish(5, 0, sync=False)  # nothing is written before the journal has it
-        assert job.out.read_bytes() == first + second[:5]
-        job.settle()
-        assert job.out.read_bytes().startswith(first)
-        assert [record["index"] for record in job.held()] == [1, 0, 4, 5]
-
-
 def test_failures_come_at_the_end_and_go_when_they_are_tried_again(tmp_path: Path) -> None:
     with job_in(tmp_path, 0, 1) as job:
         job.finish(3, ok=False)
@@ -113,17 +101,3 @@ def test_failures_come_at_the_end_and_go_when_they_are_tried_again(tmp_path: Pat
         job.finish(3)
         assert job.settle(errors=True) == Counter("013")
         assert '"error"' not in job.out.read_text()
-
-
-def test_an_edited_input_makes_the_file_anew(tmp_path: Path) -> None:
-    with job_in(tmp_path, 0, 1, 2) as job:
-        left = job.out.read_bytes() + b'{"id":'
-        job.out.write_bytes(left)
-        rows = scan(job.source, job.journal.entries).input_rows
-        job.read(["new", "p0", "p2"])
-        with pytest.raises(RequestError, match="changed while the job ran"):
-            job.output.settle(job.source, rows, errors=True)
-        assert job.out.read_bytes() == left
-        job.settle()  # once it is looked at again
-        records = [(record["index"], record["response"]) for record in job.held()]
-        assert records == [(1, "a0"), (2, "a2")]

@@ -52,17 +52,6 @@ class Driver(GpuReader):
         return tuple(GPUS)
 
 
-def test_a_watch_reads_to_the_end() -> None:
-    driver = Driver()
-    driver.missing = ""
-    with GpuWatch(3600.0, driver) as watch:
-        pass
-    assert [use.name for use in watch.uses.values()] == ["GPU 0", "GPU 1"]
-    for use, gpu in zip(watch.uses.values(), GPUS, strict=True):
-        assert gpu.watts is not None
-        assert use.joules == gpu.watts * use.told_s > 0
-
-
 def test_nothing_is_said_where_not_every_gpu_tells(watch: GpuWatch) -> None:
     watch.reader.missing = "the NVIDIA driver does not answer"
     assert energy_of(watch, 500) is None

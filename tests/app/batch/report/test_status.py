@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from app import console
 from app.batch.journal.journal import Journal, journal_path
-from app.batch.journal.lines import END, RUN, end_note, run_note
-from app.batch.report import progress
+from app.batch.journal.lines import END, RUN, run_note
 from app.batch.report.eta import Left, left_of
 from app.batch.report.figures import JobFigures, status_of
-from app.batch.report.progress import LeftNotes, Progress
+from app.batch.report.progress import LeftNotes
 from app.batch.watch.follow import FollowedJournal
 from app.batch.watch.rows import Rows
 from app.openai.answer import Answer
@@ -84,46 +79,5 @@ def test_the_time_left_is_what_the_job_noted_last(out: Path, journal: Journal) -
     feed.read()
     assert feed.left is not None
     assert left_of(feed.left) == Left(5000.0, 6000.0, 7000.0)
-    journal.note(END, end_note(0))
+    journal.note(END, {"unfinished": 0})
     assert status_of(out).time_left is None
-
-
-def test_a_job_that_waits_for_its_grammar_says_so_soon(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "_SILENT_S", 0.0)
-    console.messages.cache_clear()
-    view = Progress(quiet=False)
-    view.update(FIGURES)
-    assert capsys.readouterr().err == "", "else a line comes every ten seconds"
-    for _ in range(2):
-        view.update(replace(FIGURES, compiling=True))
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("0/9 rows")
-    assert line.endswith("compiling what the answer must be")
-    console.messages.cache_clear()
-
-
-def test_what_is_being_waited_for_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, enough = list[str](), threading.Event()
-
-    def note(text: str) -> None:
-        told.append(text.split(" ...")[0])
-        if len(told) == 2:
-            enough.set()
-
-    monkeypatch.setattr(console, "_SILENT_S", 0.0)
-    monkeypatch.setattr(console, "_AGAIN_S", 0.0)
-    monkeypatch.setattr(console, "note", note)
-    with console.doing(lambda: "reading" if told else "compiling"):
-        assert enough.wait(60)
-    assert told[:2] == ["compiling", "reading"]
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_events_are_lines_that_any_program_can_read(encoding: str) -> None:
-    file = io.BytesIO()
-    stdout = io.TextIOWrapper(file, encoding=encoding, write_through=True)
-    text = "line 1: f\ud800 is Grüße"
-    Progress(emit=lambda line: print(line, end="", file=stdout)).note(text)
-    assert json.loads(file.getvalue()) == {"event": "note", "text": text}

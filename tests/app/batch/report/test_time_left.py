@@ -18,7 +18,6 @@ from app.batch.report.eta import (
     Rest,
     RowCounts,
     RowPace,
-    fit,
     left_json,
     left_of,
     time_left,
@@ -42,7 +41,7 @@ def played(
 ) -> tuple[list[Moment], float]:
     """A job whose rows take the free slots in turn, with an estimate after every fiftieth of them,
     and the time that it took in the end."""
-    counts = known or LengthCounts()
+    counts = LengthCounts() if known is None else known
     waiting, running = lengths[::-1], list[list[int]]()
     moments, seconds, done = list[Moment](), 0.0, 0
     while waiting or running:
@@ -54,8 +53,8 @@ def played(
         for row in running:
             row[0] += 1
         ended = [row for row in running if row[0] == min(row[1], most)]
-        for tokens, length in ended:
-            counts.add(tokens, cut=length > most)
+        for tokens, _ in ended:
+            counts.add(tokens)
         running = [row for row in running if row[0] < min(row[1], most)]
         before, done = done, done + len(ended)
         if done * 50 // len(lengths) > before * 50 // len(lengths):
@@ -119,17 +118,6 @@ def test_what_nobody_has_seen_is_told_as_a_range(seed: int) -> None:
     assert sum(left.sure for _, _, left in moments) > len(moments) / 2
 
 
-def test_one_row_of_sixteen_does_not_speak_for_all() -> None:
-    """Rows of about seven minutes' work: when the first one ends, the others are nearly done."""
-    counts = LengthCounts()
-    counts.add(400, cut=False)
-    rest = Rest([(390, MOST)] * 15, 0, MOST, 0, 16)
-    left = time_left(rest, counts, RowPace(PREFILL, 1.0, 16))
-    assert left.likely_s is not None
-    assert left.likely_s < 120
-    assert left.high_s <= 122
-
-
 def test_before_any_answer_only_the_limit_is_known() -> None:
     rest = Rest([(100, 200)] * 4, 4, 200, 0, 4)
     left = time_left(rest, LengthCounts(), RowPace(PREFILL, 10.0, 4))
@@ -142,31 +130,6 @@ def test_before_any_answer_only_the_limit_is_known() -> None:
     left = Left(5000.0, 6000.0, 7000.0)
     assert left.after(-10.0) == left, "a clock that was set back adds nothing"
     assert left.after(10.0) == Left(4990.0, 5990.0, 6990.0)
-
-
-def test_a_full_job_takes_any_number_of_rows_at_once() -> None:
-    counts = LengthCounts()
-    for tokens in (50, 100, 150) * 100:
-        counts.add(tokens, cut=False)
-    few, many = (
-        time_left(Rest([], rows, MOST, 0, 8), counts, RowPace(PREFILL, 10.0, 8)).likely_s
-        for rows in (1000, 10**9)
-    )
-    assert few is not None
-    assert many is not None
-    assert many / few == pytest.approx(10**6, rel=0.02)
-
-
-def test_lengths_that_ended_early_are_not_the_mean_of_all() -> None:
-    """Evenly from 50 to 150 tokens, of which the shortest ones are all that has ended."""
-    counts = LengthCounts()
-    for tokens in (52, 57, 61, 66, 70):
-        counts.add(tokens, cut=False)
-    model = fit(counts, [72] * 11, MOST)
-    drawn = [min(MOST, model.quantile((i + 0.5) / 100)) for i in range(100)]
-    assert 70 < sum(drawn) / 100 < 150
-    assert model.quantile(0.5, above=72) > 72
-    assert drawn == sorted(drawn)
 
 
 NOTHING = SamplingParams(max_tokens=0, prompt_logprobs=0)
@@ -184,3 +147,27 @@ def test_rows_without_answers_take_what_rows_took() -> None:
     counts = dataclasses.replace(counts, answered=9, failed=1)
     assert forecast.left(15.0, stats, [], counts, begun, draining=False) == Left(45.0, 45.0, 45.0)
     assert forecast.left(15.0, stats, [], counts, begun, draining=True) == Left(1.0, 1.0, 1.0)
+
+
+def test_one_row_of_sixteen_does_not_speak_for_all() -> None:
+    """Rows of about seven minutes' work: when the first one ends, the others are nearly done."""
+    counts = LengthCounts()
+    counts.add(400)
+    rest = Rest([(390, MOST)] * 15, 0, MOST, 0, 16)
+    left = time_left(rest, counts, RowPace(PREFILL, 1.0, 16))
+    assert left.likely_s is not None
+    assert left.likely_s < 120
+    assert left.high_s <= 122
+
+
+def test_a_full_job_takes_any_number_of_rows_at_once() -> None:
+    counts = LengthCounts()
+    for tokens in (50, 100, 150) * 100:
+        counts.add(tokens)
+    few, many = (
+        time_left(Rest([], rows, MOST, 0, 8), counts, RowPace(PREFILL, 10.0, 8)).likely_s
+        for rows in (1000, 10**9)
+    )
+    assert few is not None
+    assert many is not None
+    assert many / few == pytest.approx(10**6, rel=0.02)

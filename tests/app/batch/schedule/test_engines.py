@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from app.batch.schedule import engines
@@ -30,10 +29,8 @@ from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.recovery import DeathLimit
-from tests.app import stopping
-from tests.app.batch.conftest import Batch
 from tests.app.batch.schedule.jobs import rows_of, run
-from tests.support import own_home, write_rows
+from tests.support import own_home
 
 PROMPTS = [f"The number {i} is" for i in range(24)]
 
@@ -131,14 +128,6 @@ def test_memory_is_checked_for_all_together(
     assert caught.value.exit_code == 4
 
 
-def test_the_job_alone_counts_deaths(choice: LoadChoice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine of a job is started again as often as it dies: the job ends it."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(engines, "load_engine", lambda *_, **named: given.update(named))
-    engines.load_engines(choice, RunnerSettings(), [engines.EnginePlacement("one")])
-    assert given["deaths"].deaths > 10**6
-
-
 def test_what_engines_may_be() -> None:
     assert [parse_count(text) for text in ("auto", "1", "12")] == ["auto", 1, 12]
     for text in ("0", "-1", "two", "1.5", "", "9999", "\u0663"):
@@ -159,28 +148,3 @@ def test_slots_follow_rows_and_memory(kind: str, request: pytest.FixtureRequest)
         assert found == [slots, slots - 1]
     short = RunnerSettings(context=model.context_length // 2)
     assert default_slots(model, short, 1000, need + 2) >= 7
-
-
-def on_every_core() -> None:
-    """Tests that run beside others are kept to some of the cores."""
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))
-
-
-def test_a_killed_command_is_gone_on_with_by_another_number(
-    batch: Batch, ingot: Any, tmp_path: Path
-) -> None:
-    if (psutil.cpu_count(logical=False) or 1) < 2:
-        pytest.skip("needs two cores")
-    write_rows(batch.source, [{"id": i, "prompt": f"{i} and"} for i in range(24)])
-    words = ["--raw", "--slots", "4", "--max-tokens", "24"]
-    held = {"preexec": on_every_core, "env": stopping.after_rows(tmp_path / "held", 8)}
-    process = ingot.start(*batch.words(*words, "--engines", "2"), **held)
-    stopping.wait_stopped(process)
-    children = psutil.Process(process.pid).children()
-    assert len(children) == 2
-    process.kill()
-    _, alive = psutil.wait_procs(children, 60)
-    assert not alive  # engines end with the job
-    end = batch.end(*words)
-    assert (end["answered"], end["engines"], end["reused"]) == (24, [], 8)
-    assert [record["id"] for record in batch.records] == list(range(24))

@@ -160,32 +160,6 @@ def test_a_row_that_takes_too_long_fails_after_its_retries(calm: Killed) -> None
     assert job.counts.retried >= 2
 
 
-def test_samples_and_their_logprobs(calm: Killed) -> None:
-    params = SamplingParams(
-        max_tokens=6, temperature=1.0, seed=3, n=2, best_of=4, logprobs=True, top_logprobs=2
-    )
-    job, results = run([PoolEngine(calm)], rows_of(["The number 7 is"]), sampling=params)
-    answer = results[0]
-    assert answer.response == answer.choices[0]["text"]
-    assert len(answer.choices) == 2
-    for choice in answer.choices:
-        tokens = choice["logprobs"]
-        assert b"".join(bytes(t["bytes"]) for t in tokens).decode() == choice["text"]
-        assert all(len(t["top_logprobs"]) == 2 and t["logprob"] <= 0 for t in tokens)
-        for token in tokens:
-            tops = [top["logprob"] for top in token["top_logprobs"]]
-            assert tops == sorted(tops, reverse=True)
-            assert token["logprob"] <= tops[0] + 1e-6
-    assert answer.usage["completion_tokens"] == job.counts.completion_tokens
-    assert answer.logprobs == answer.choices[0]["logprobs"]
-
-
-def test_what_was_written_for_completions_is_sent_as_it_is(calm: Killed) -> None:
-    calm.asked.clear()
-    run([PoolEngine(calm)], rows_of(["The number 7 is"], raw=True), style=PromptStyle())
-    assert set(calm.asked) == {tuple(calm.encode("The number 7 is"))}
-
-
 def test_a_conversation_continues_before_another_begins(calm: Killed) -> None:
     turns = ("Hello.", "Who are you?")
     for priority, asked in (

@@ -41,18 +41,6 @@ def test_the_most_urgent_then_those_of_an_adapter_then_long_rows() -> None:
     assert indexes(arranged(rows_of(["a" * 99, "b", "c"], priority=priorities))) == [1, 2, 0]
 
 
-@given(
-    st.lists(st.text(alphabet="ab", max_size=8), max_size=30),
-    st.integers(1, 7),
-    st.integers(1, 40),
-)
-def test_every_row_once_and_close_to_its_place(texts: list[str], rows: int, size: int) -> None:
-    order = indexes(list(rearranged(rows_of(texts), rows, size)))
-    assert sorted(order) == list(range(len(texts)))
-    for place, index in enumerate(order):
-        assert abs(place - index) < rows
-
-
 def test_what_begins_alike_follows_each_other_and_goes_to_one_engine() -> None:
     rows = rows_of([kind * 100 + str(i) for i in range(6) for kind in "abcd"])
     order = [index % 4 for index in indexes(arranged(rows))]
@@ -68,6 +56,18 @@ def test_what_begins_alike_follows_each_other_and_goes_to_one_engine() -> None:
     alike = [{row.index % 4 for row in some} for some in taken]
     assert sorted(map(len, alike)) == [2, 2]
     assert not set.intersection(*alike)
+
+
+@given(
+    st.lists(st.text(alphabet="ab", max_size=8), max_size=30),
+    st.integers(1, 7),
+    st.integers(1, 40),
+)
+def test_every_row_once_and_close_to_its_place(texts: list[str], rows: int, size: int) -> None:
+    order = indexes(list(rearranged(rows_of(texts), rows, size)))
+    assert sorted(order) == list(range(len(texts)))
+    for place, index in enumerate(order):
+        assert abs(place - index) < rows
 
 
 def test_one_that_has_nothing_left_takes_from_the_others() -> None:

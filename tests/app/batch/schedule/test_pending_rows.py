@@ -102,7 +102,7 @@ def test_rows_of_every_format_are_found_again_by_their_places(
     for path in _inputs(tmp_path):
         plain = path.name.startswith(("in.txt", "folder"))
         prompting = Prompting(InputOptions(priority_field=None if plain else "urgency"))
-        source = Source(path, path.name, readers.detect(path, path.name, None), prompting)
+        source = Source(path, path.name, readers.detect(path, path.name, "auto"), prompting)
         rows = [row for row in source.rows() if row.problem is None]
         assert len(rows) == len(TEXTS), path.name
         entries = Entries()

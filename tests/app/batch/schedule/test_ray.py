@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,6 @@ from app.batch.report.progress import Progress
 from app.batch.schedule import cluster as cluster_module
 from app.batch.schedule.cluster import require_ray, share_out
 from runtimes.errors import RequestError
-from runtimes.models.modelfile import ModelFile, fingerprint
 from tests.app.batch.conftest import Batch
 from tests.support import own_home, read_rows, write_rows
 
@@ -108,22 +105,3 @@ def test_a_killed_worker_costs_no_row(
     for where in (there, []):
         end = batch.end(*words, *where)
         assert (end["reused"], end["slots"]) == (ROWS, 0)
-
-
-def test_a_node_without_the_model_is_named(
-    cluster: Any, batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(file: ModelFile) -> str:
-        found = fingerprint(file)
-        file.path.unlink()
-        return found
-
-    write_rows(batch.source, [{"prompt": "one"}])
-    batch.model = Path(shutil.copy(batch.model, tmp_path / "gone.gguf"))
-    for told, said in (
-        (lambda file: "0" * 64, r"node [0-9.]+: .* is another model than the job's"),
-        (gone, r"node [0-9.]+: there is no .*gone\.gguf"),
-    ):
-        monkeypatch.setattr("app.batch.run.fingerprint", told)
-        done = batch("--ray", "auto", "--engines", "1", "-q", code=3)
-        assert re.search(said, done.stderr), done.stderr

@@ -106,14 +106,6 @@ def test_a_job_is_run_only_as_it_was_agreed_to(
     assert not job.own
 
 
-def test_an_output_through_a_link_is_the_same(here: Path) -> None:
-    folder = here / "folder"
-    folder.mkdir()
-    (here / "link").symlink_to(folder)
-    _journal(folder / "out.jsonl", "batch", "in.txt", here / "link" / "out.jsonl", "-m", "m")
-    assert isinstance(_read(folder / "out.jsonl").resuming(), Foreign)
-
-
 def test_a_command_that_was_given_here_is_not_asked_about(here: Path, gguf_file: Path) -> None:
     write_job(here / "in.jsonl", 2)
     words = ("batch", "in.jsonl", "out.jsonl", "-m", str(gguf_file), "--max-tokens", "2")

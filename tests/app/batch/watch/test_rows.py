@@ -6,15 +6,11 @@ import json
 import tracemalloc
 from pathlib import Path
 
-import pytest
-
-from app.batch.spec import BatchSpec, InputOptions
 from app.batch.watch.follow import FileTail, FollowedJournal
 from app.batch.watch.form import JobForm, look, suggested_output
 from app.batch.watch.preview import preview
-from app.batch.watch.process import BatchCommand, command_from, last_words
+from app.batch.watch.process import BatchCommand, last_words
 from app.batch.watch.rows import Rows, RowState, SpeedAt, SpeedHistory
-from runtimes.errors import ParameterError
 from tests.app.batch.watch.conftest import command_of
 from tests.support import write_rows
 
@@ -97,27 +93,6 @@ def form(**values: str) -> JobForm:
     return JobForm(**{"input": "in.txt", "output": "out.jsonl", "model": "m", **values})
 
 
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("input", {"input": " "}),
-        ("input", {"input": "-"}),
-        ("template", {"field": "a", "template": "b"}),
-        ("schema", {"choices": "yes|no", "schema": "s.json"}),
-        *((name, {name: ""}) for name in ("output", "model")),
-        *((name, {name: "0"}) for name in ("max_tokens", "n")),
-        *((name, {name: "many"}) for name in ("max_tokens", "top_p")),
-        *((name, {name: "-1"}) for name in ("temperature", "seed")),
-        *(("slots", {"slots": number}) for number in ("1.5", "257")),
-        ("temperature", {"temperature": "nan"}),
-    ],
-)
-def test_a_form_that_cannot_be_used(values: dict[str, str], field: str) -> None:
-    with pytest.raises(ParameterError) as caught:
-        form(**values).spec()
-    assert caught.value.field == field
-
-
 def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) -> None:
     for name, text in (
         ("in.txt", "What is 1 + 1?\n"),
@@ -154,16 +129,6 @@ def test_bad_files_are_told_before_the_start(tmp_path: Path, gguf_file: Path) ->
         assert part in command.text
 
 
-def test_what_is_shown_of_an_input_is_what_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "t.j2").write_text("Translate: {{ text }}")
-    write_rows(tmp_path / "in.jsonl", [{"text": "one"}, {"other": "two"}, {"text": "three"}])
-    command = BatchCommand(form(input="in.jsonl", template="t.j2").spec(), tmp_path)
-    found = preview(command.asked(), rows=2)
-    assert (found.format, found.more) == ("jsonl", True)
-    assert found.rows[0].prompt == "Translate: one"
-    assert "text" in (found.rows[1].error or "")
-
-
 def test_names_of_outputs() -> None:
     for given, name in (
         ("a/prompts.jsonl.gz", "a/prompts.out.jsonl"),
@@ -172,26 +137,6 @@ def test_names_of_outputs() -> None:
         *((begun, "") for begun in (" ", ".", "./", "..", "../", "/")),
     ):
         assert suggested_output(given) == name
-
-
-def test_commands_are_understood_as_the_command_does() -> None:
-    words = ("batch", "in", "out", "-m", "M", "--fresh", "--json", "--field=a.b", "--limit", "3")
-
-    def understood(words: tuple[str, ...]) -> BatchCommand | None:
-        return command_from({"command": [*words], "folder": "/folder"})
-
-    command = understood(words)
-    assert command is not None
-    rows = InputOptions(field="a.b", limit=3)
-    asked = BatchSpec("/folder/in", "/folder/out", "M", fresh=True, rows=rows)
-    assert command.asked() == asked
-    assert "--fresh" not in command.again().arguments
-    assert command.text == "ingot batch in out --field=a.b --limit=3 --model=M --fresh"
-    for other in (
-        *(("run", "M"), ("batch", "status", "out"), ("batch", "in", "-"), ("batch", "--x")),
-        ("batch", "in", "-", "-m", "m"),
-    ):
-        assert understood(other) is None
 
 
 def test_the_last_words_of_a_command(tmp_path: Path) -> None:
@@ -204,3 +149,13 @@ def test_the_last_words_of_a_command(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         assert last_words(path) == said
+
+
+def test_what_is_shown_of_an_input_is_what_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "t.j2").write_text("Translate: {{ text }}")
+    write_rows(tmp_path / "in.jsonl", [{"text": "one"}, {"other": "two"}, {"text": "three"}])
+    command = BatchCommand(form(input="in.jsonl", template="t.j2").spec(), tmp_path)
+    found = preview(command.asked(), rows=2)
+    assert (found.format, found.more) == ("jsonl", True)
+    assert found.rows[0].prompt == "Translate: one"
+    assert "text" in (found.rows[1].error or "")
