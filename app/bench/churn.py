@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.frame import LAYOUTS, BenchResult, in_turn, samples
+from app.bench.frame import LAYOUTS, BenchResult, compared, in_turn, samples
 from app.bench.options import BenchOptions
 from app.bench.work import (
     TOGETHER,
@@ -30,7 +30,9 @@ from app.bench.work import (
     loaded,
     random_prompts,
     run,
+    step_tps,
     wait_for,
+    wall_tps,
 )
 from runtimes.api import EngineApi
 from runtimes.models.registry import backend_of, read_model
@@ -46,7 +48,7 @@ def churn(path: Path, options: BenchOptions) -> BenchResult:
     """Lockstep and churn in turn on each cache layout there is: churn over lockstep, of the steps
     and end to end."""
     need = 3 * (options.prompt_tokens + options.decode_tokens) // 2 + 2
-    lines = [f"requests arriving and leaving at random on {options.rows} slots : in lockstep"]
+    lines: list[str] = []
     layouts: dict[str, dict[str, Any]] = {}
     for layout, unified in LAYOUTS.items():
         if unified and "unified_kv" not in backend_of(read_model(path)).knows:
@@ -60,26 +62,18 @@ def churn(path: Path, options: BenchOptions) -> BenchResult:
             "bounded": partial(_random_job, path, settings, bounded, options),
         }
         taken = in_turn(sides, options.repeats)
-        steps = samples(taken, lambda window: window.step_tps)
-        wall = samples(taken, lambda window: window.wall_tps)
-        layouts[layout] = {}
-        for side, windows in taken.items():
-            layouts[layout][side] = figures = {
-                "prompt_tokens": [window.prompt_tokens for window in windows],
-                "decode_tokens": [window.tokens for window in windows],
-                "decode_tps_of_steps": steps[side],
-                "decode_tps_end_to_end": wall[side],
-            }
-            if side == _LOCKSTEP:
-                continue
-            of_steps, of_wall = steps[side] / steps[_LOCKSTEP], wall[side] / wall[_LOCKSTEP]
-            figures |= {"ratio_of_steps": of_steps.median, "ratio_end_to_end": of_wall.median}
-            lines.append(
-                f"  {layout}, prefill {side}: of decode steps {of_steps:.3f} "
-                f"({steps[side]:.1f} : {steps[_LOCKSTEP]:.1f} tok/s), end to end "
-                f"{of_wall:.3f} ({wall[side]:.1f} : {wall[_LOCKSTEP]:.1f})"
-            )
-    return BenchResult({"rows": options.rows, "layouts": layouts}, lines)
+        layouts[layout] = {
+            side: {"decode_tokens": [window.tokens for window in windows]}
+            for side, windows in taken.items()
+        }
+        for kind, rate in (("of_steps", step_tps), ("end_to_end", wall_tps)):
+            tps = samples(taken, rate)
+            title = f"{layout}, {options.rows} slots: decode tok/s {kind.replace('_', ' ')}"
+            lines += compared(title, tps)
+            for side, found in tps.items():
+                ratio = (found / tps[_LOCKSTEP]).median
+                layouts[layout][side] |= {f"decode_tps_{kind}": found, f"ratio_{kind}": ratio}
+    return BenchResult({"layouts": layouts}, lines)
 
 
 def _lockstep_job(path: Path, settings: RunnerSettings, options: BenchOptions, seed: int) -> Window:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from app.figures import aligned
 from runtimes.errors import IngotError, RequestError
 from runtimes.settings import RunnerSettings
 
 LAYOUTS = {"split": False, "unified": True}  # of keys and values; RunnerSettings.unified_kv
-DEFAULT = "split"  # what Ingot takes unasked
 _LIMIT_S = 1800.0  # of a run of a tool
 HOW_TO_BUILD = "docs/benchmarks.md says how to build it"
 
@@ -75,23 +75,22 @@ def samples(
     return {side: Samples(map(figure, rounds)) for side, rounds in taken.items()}
 
 
-def against(
-    ours: Mapping[str, Samples], theirs: Mapping[str, Samples]
-) -> tuple[dict[str, Any], str]:
-    """Speeds of our cache layouts over the best of theirs, as figures and in words."""
-    best_of_theirs = max(samples.median for samples in theirs.values())
-    best = max(samples.median for samples in ours.values()) / best_of_theirs
-    default = ours[DEFAULT].median / best_of_theirs
+def compared(title: str, sides: Mapping[str, Samples], form: str = ".1f") -> list[str]:
+    """A table for people: the figure of each side, its range, and its ratio to the first side's,
+    round by round."""
+    first = next(iter(sides.values()))
+    table = [[title, "median", "of the rounds", "to the first"]]
+    for name, one in sides.items():
+        table.append([f"  {name}", f"{one:{form}}", one.spread(form), f"{one / first:.3f}"])
+    return aligned(table, left=1)
+
+
+def best_against(ours: Iterable[Samples], theirs: Iterable[Samples]) -> Samples:
+    """The best of ours over the best of theirs, in each round."""
     fastest, their_fastest = (
-        Samples(map(max, zip(*side.values(), strict=True))) for side in (ours, theirs)
+        Samples(map(max, zip(*sides, strict=True))) for sides in (ours, theirs)
     )
-    rounds = fastest / their_fastest
-    figures = {"ratio_of_best": best, "ratio_of_rounds": rounds, "ratio_of_default": default}
-    return figures, (
-        f"  better of ours : best of theirs = {best:.3f}; "
-        f"our default ({DEFAULT}) : best of theirs = {default:.3f}; "
-        f"median of the rounds' ratios {rounds.told('.3f')}"
-    )
+    return fastest / their_fastest
 
 
 def rounded(value: Any) -> Any:
@@ -115,15 +114,11 @@ def require_tool(path: Path | None, name: str) -> Path:
 
 def tool_arguments(program: Path, model: Path, settings: RunnerSettings) -> list[str]:
     """The command line of a tool of llama.cpp with these settings; more options may follow."""
-    cells, batch, threads = (
-        settings.slots * (settings.context or 0),
-        settings.batch,
-        settings.threads,
-    )
+    cells, kind = settings.slots * (settings.context or 0), settings.kv_type
+    batch, threads = settings.batch, settings.threads
     sizes = ("-c", cells, "-b", batch, "-ub", batch, "-t", threads, "-tb", threads)
-    kinds = ("-ctk", settings.kv_type, "-ctv", settings.kv_type)
-    more = kinds if settings.kv_type != "f16" else ()
-    return [str(program), "-m", str(model), *map(str, (*sizes, *more))]
+    kinds = ("-ctk", kind, "-ctv", kind) if kind != "f16" else ()
+    return [str(program), "-m", str(model), *map(str, (*sizes, *kinds))]
 
 
 def run_tool(command: Sequence[object]) -> str:

@@ -1,5 +1,5 @@
 """Rows in lockstep: the engine against `llama-batched-bench` and onnxruntime-genai, within a JSON
-schema, with tokens that the device finds, and with LoRA adapters."""
+schema, and with LoRA adapters."""
 
 import json
 import random
@@ -19,10 +19,12 @@ from app.bench.frame import (
     LAYOUTS,
     BenchResult,
     Samples,
-    against,
+    best_against,
+    compared,
     in_turn,
     require_tool,
     run_tool,
+    samples,
     tail,
     tool_arguments,
 )
@@ -33,7 +35,7 @@ from app.bench.work import (
     Window,
     about,
     greedy,
-    host_shares,
+    host_share,
     loaded,
     lockstep_rows,
     random_prompts,
@@ -42,7 +44,6 @@ from app.bench.work import (
 )
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError, RequestError
-from runtimes.machine.gpus import find_gpus
 from runtimes.models.gguf import gguf_files, read_header
 from runtimes.request import Constraint, SamplingParams
 from runtimes.settings import RunnerSettings
@@ -62,45 +63,25 @@ def native(path: Path, options: BenchOptions) -> BenchResult:
     sides: dict[tuple[str, str], Callable[[int], Window]] = {}
     for name, unified in LAYOUTS.items():
         settings = replace(options.settings(unified=unified), batch=batch)
-        sides["ours", name] = partial(_lockstep_alone, path, settings, options)
-        sides["theirs", name] = partial(_batched, program, path, settings, options)
+        sides["ingot", name] = partial(_lockstep_alone, path, settings, options)
+        sides["llama-batched-bench", name] = partial(_batched, program, path, settings, options)
     taken = in_turn(sides, options.repeats)
-    ours = {name: taken["ours", name] for name in LAYOUTS}
-    our_tps = {name: wall_tps(ours[name]) for name in LAYOUTS}
-    their_tps = {name: wall_tps(taken["theirs", name]) for name in LAYOUTS}
-    ratios, verdict = against(our_tps, their_tps)
-    figures = {
-        "rows": options.rows,
-        "context": options.settings().context,
-        "batch": batch,
-        "threads": options.cores,
-        "prompt_tokens": options.prompt_tokens,
-        "decode_tokens": options.decode_tokens,
-        "ingot": {
-            name: {
-                "decode_tps": our_tps[name],
-                "decode_tps_of_steps": [window.step_tps for window in windows],
-                "rows_per_step": [window.tokens / window.steps for window in windows],
-                "host_share": host_shares(windows),
-                "graphs_reused": [window.graphs_reused for window in windows],
-                "steps": [window.steps for window in windows],
-            }
-            for name, windows in ours.items()
-        },
-        "llama_batched_bench": their_tps,
-        **ratios,
+    tps, shares = samples(taken, wall_tps), samples(taken, host_share)
+    ours = {
+        name: {"decode_tps": tps["ingot", name], "host_share": shares["ingot", name]}
+        for name in LAYOUTS
     }
-    lines = [
-        f"{options.rows} rows in lockstep, {options.prompt_tokens} prompt and "
-        f"{options.decode_tokens} decoded tokens, {options.cores} threads: decode tok/s"
-    ]
-    for name, windows in ours.items():
-        share = f"{100 * host_shares(windows).median:.2f}% of it outside llama.cpp"
-        lines.append(f"  ingot, {name}: {our_tps[name].told('.1f')}, {share}")
-    lines += [
-        f"  llama-batched-bench, {name}: {tps.told('.1f')}" for name, tps in their_tps.items()
-    ]
-    return BenchResult(figures, [*lines, verdict])
+    theirs = {name: tps["llama-batched-bench", name] for name in LAYOUTS}
+    ratio = best_against((tps["ingot", name] for name in LAYOUTS), theirs.values())
+    figures = {"rows": options.rows, "threads": options.cores, "ingot": ours}
+    lines = compared(
+        f"{options.rows} rows in lockstep, {options.cores} threads: decode tok/s",
+        {", ".join(side): found for side, found in tps.items()},
+    )
+    outside = (f"{one['host_share']:.2%} ({name})" for name, one in ours.items())
+    lines.append(f"  of a step of ours outside llama.cpp: {', '.join(outside)}")
+    lines.append(f"  the best of ours : the best of theirs = {ratio.told('.3f')}")
+    return BenchResult({**figures, "llama_batched_bench": theirs, "ratio_of_rounds": ratio}, lines)
 
 
 def _lockstep_alone(
@@ -121,14 +102,11 @@ def _batched(
     command += ["-kvu"] * settings.unified_kv
     line = batched_bench(command)
     # A tool that took other settings than it was told would make the ratio meaningless.
-    have = [line[name] for name in ("n_threads", "n_kv_max", "n_batch", "n_ubatch", "pl")]
     cells = (settings.context or 0) * settings.slots
-    want = [settings.threads, cells, settings.batch, settings.batch, settings.slots]
-    if have != want:
-        raise IngotError(
-            "llama-batched-bench ran with other (threads, cells, batch, ubatch, rows) than asked: "
-            f"{have} instead of {want}"
-        )
+    want = {"n_threads": settings.threads, "n_kv_max": cells, "pl": settings.slots}
+    want |= dict.fromkeys(("n_batch", "n_ubatch"), settings.batch)
+    if wrong := {name: line[name] for name, value in want.items() if line[name] != value}:
+        raise IngotError(f"llama-batched-bench ran with {wrong} instead of what was asked: {want}")
     return Window.timed(line["tg"], line["t_tg"], rows=line["pl"])
 
 
@@ -174,38 +152,31 @@ def genai(path: Path, options: BenchOptions) -> BenchResult:
             return Window.timed(options.decode_tokens, loop(prompts, options.decode_tokens))
 
         sides = {
-            "ours": partial(lockstep_rows, engine, options),
-            "theirs": partial(theirs, as_many_threads),
-            "untold": partial(theirs, untold),
+            "ingot": partial(lockstep_rows, engine, options),
+            "onnxruntime-genai, as many threads": partial(theirs, as_many_threads),
+            "as it loads the folder": partial(theirs, untold),
         }
         one = in_turn(sides, options.repeats, warm_up=True)
     with loaded(path, options.settings(), TOGETHER) as engine:
         many = [lockstep_rows(engine, options, seed) for seed in range(options.repeats)]
         steps, growth = _growth(engine, options)
-    tps, told, own_way = map(wall_tps, one.values())
-    shares = host_shares(one["ours"])
+    tps = samples(one, wall_tps)
+    ours, told, own_way = tps.values()
+    shares = Samples(map(host_share, one["ingot"])), Samples(map(host_share, many))
     figures = {
-        "prompt_tokens": options.prompt_tokens,
-        "decode_tokens": options.decode_tokens,
-        "threads": options.cores,
-        "rows": options.rows,
-        "decode_tps_1_row": tps,
-        "decode_tps_rows": wall_tps(many),
+        "decode_tps_1_row": ours,
         "onnxruntime_genai_decode_tps": told,
         "onnxruntime_genai_untold_decode_tps": own_way,
-        "ratio": (tps / told).median,
-        "ratio_untold": (tps / own_way).median,
-        "host_share_1_row": shares,
-        "host_share_rows": host_shares(many),
+        "ratio": (ours / told).median,
+        "host_share_1_row": shares[0],
+        "host_share_rows": shares[1],
         "memory_steps": steps,
         "memory_growth_bytes": growth,
     }
     lines = [
-        f"1 row, {options.cores} threads: {tps:.1f} tok/s, onnxruntime-genai {told:.1f}: ratio "
-        f"{tps / told:.2f}; with the threads that it chooses itself {own_way:.1f}: ratio "
-        f"{tps / own_way:.2f}",
-        f"the engine's own share of a decode step: {shares:.2%} at 1 row, "
-        f"{host_shares(many):.2%} at {options.rows} rows",
+        *compared(f"1 row, {options.cores} threads: decode tok/s", tps),
+        f"the engine's own share of a decode step: {shares[0]:.2%} at 1 row, "
+        f"{shares[1]:.2%} at {options.rows} rows",
         f"resident memory over {steps:,} decode steps of {options.rows} rows: "
         f"{growth / 1e6:+.2f} MB",
     ]
@@ -251,58 +222,18 @@ def constrained(path: Path, options: BenchOptions) -> BenchResult:
             "free": partial(lockstep_rows, engine, options),
             "constrained": partial(lockstep_rows, engine, options, params=within),
         }
-        free, held = in_turn(sides, options.repeats, warm_up=True).values()
-    free_tps, held_tps = wall_tps(free), wall_tps(held)
-    free_share, held_share = host_shares(free), host_shares(held)
-    cost = 1 - (held_tps / free_tps).median  # the share of the speed that is lost
+        taken = in_turn(sides, options.repeats, warm_up=True)
+    tps, shares = samples(taken, wall_tps), samples(taken, host_share)
+    cost = 1 - (tps["constrained"] / tps["free"]).median  # the share of the speed that is lost
     # How much more of a step is outside the native library: steadier than the speed.
-    host_cost = held_share.median - free_share.median
-    figures = {
-        "rows": options.rows,
-        "decode_tokens": options.decode_tokens,
-        "free_tps": free_tps,
-        "constrained_tps": held_tps,
-        "free_host_share": free_share,
-        "constrained_host_share": held_share,
-        "cost": cost,
-        "host_cost": host_cost,
-    }
-    line = (
-        f"{options.rows} rows: {free_tps:.1f} tok/s free, {held_tps:.1f} within a JSON schema: "
-        f"{cost:.1%} slower; {host_cost:.2%} more of a step is outside the native library"
+    host_cost = shares["constrained"].median - shares["free"].median
+    figures = {"rows": options.rows, **{f"{side}_tps": found for side, found in tps.items()}}
+    lines = compared(f"{options.rows} rows: decode tok/s", tps)
+    lines.append(
+        f"  {cost:.1%} slower within a JSON schema; {host_cost:.2%} more of a step is outside the"
+        " native library"
     )
-    return BenchResult(figures, [line])
-
-
-_PARAMS: dict[str, SamplingParams] = {
-    "greedy": SamplingParams(),
-    "temperature, top-k, top-p": SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1),
-}
-
-
-def device(path: Path, options: BenchOptions) -> BenchResult:
-    """The likeliest tokens looked for by the runtime, against whole logits copied from it, in turn
-    on an engine of either kind. Raises as ``Engine.load``."""
-
-    def side(on_device: bool, seed: int) -> dict[str, Window]:
-        settings = replace(options.settings(), device_sampling=on_device)
-        with loaded(path, settings, TOGETHER) as engine:
-            return {
-                name: lockstep_rows(engine, options, seed, params)
-                for name, params in _PARAMS.items()
-            }
-
-    taken = in_turn({kind: partial(side, kind) for kind in (True, False)}, options.repeats)
-    gpus = [gpu.name for gpu in find_gpus()]
-    where = ", ".join(gpus) or "the processor: there is no GPU"
-    lines = [f"likeliest tokens found on {where}, against whole logits, {options.rows} rows:"]
-    figures = {}
-    for name in _PARAMS:
-        theirs, ours = (wall_tps(one[name] for one in taken[kind]) for kind in (True, False))
-        ratio = theirs / ours
-        figures[name] = {"device_tps": theirs, "host_tps": ours, "ratio": ratio.median}
-        lines.append(f"  {name:26s} {theirs:.1f} : {ours:.1f} tok/s, ratio {ratio:.3f}")
-    return BenchResult({"rows": options.rows, "gpus": gpus, "sampling": figures}, lines)
+    return BenchResult({**figures, "cost": cost, "host_cost": host_cost}, lines)
 
 
 _COUNTS = (1, 2, 4, 8)
@@ -337,30 +268,20 @@ def adapters(path: Path, options: BenchOptions) -> BenchResult:
         sides = {count: partial(rows, count) for count in (0, *counts)}
         windows = in_turn(sides, options.repeats, warm_up=True)
         jobs = in_turn({n: partial(job, n) for n in (0, counts[-1])}, options.repeats)
-    base = wall_tps(windows[0])
-    mixed = {count: wall_tps(windows[count]) for count in counts}
-    ratios = {count: speeds / base for count, speeds in mixed.items()}
-    alone, dealt = map(Samples, jobs.values())
-    ratio = dealt / alone
+    tps, job_tps = samples(windows, wall_tps), samples(jobs, float)
+    alone, dealt = job_tps.values()
+    many = _JOB * options.rows
     figures = {
         "rows": options.rows,
-        "decode_tokens": options.decode_tokens,
-        "rank": _RANK,
-        "base_tps": base,
-        "tps": {str(count): speeds for count, speeds in mixed.items()},
-        "ratio": {str(count): ratio for count, ratio in ratios.items()},
-        "job": {"requests": _JOB * options.rows, "base_tps": alone, "tps": dealt, "ratio": ratio},
+        "base_tps": tps[0],
+        "tps": {str(count): tps[count] for count in counts},
+        "ratio": {str(count): tps[count] / tps[0] for count in counts},
+        "job": {"requests": many, "base_tps": alone, "tps": dealt, "ratio": dealt / alone},
     }
-    lines = [f"{options.rows} rows: {base:.1f} tok/s without adapters (of rank {_RANK} below)"]
-    lines += [
-        f"  {n} adapter{'s' * (n > 1)}: {mixed[n]:.1f} tok/s, {ratios[n]:.3f} of that"
-        f" ({ratios[n].spread('.3f')})"
-        for n in counts
-    ]
-    lines.append(
-        f"{_JOB * options.rows} requests of about as many tokens: {alone:.1f} tok/s without, with"
-        f" {counts[-1]} adapters {dealt:.1f} tok/s, {ratio:.3f} of that ({ratio.spread('.3f')})"
-    )
+    title = f"{options.rows} rows by adapters, of rank {_RANK}: decode tok/s"
+    lines = compared(title, {f"{count} adapters": found for count, found in tps.items()})
+    title = f"{many} requests of about as many tokens, prefill included"
+    lines += compared(title, {f"{count} adapters": found for count, found in job_tps.items()})
     return BenchResult(figures, lines)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.frame import BenchResult, Samples, in_turn, samples
+from app.bench.frame import BenchResult, Samples, compared, in_turn, samples
 from app.bench.options import BenchOptions
 from app.bench.work import greedy, loaded, random_prompts, timed_run
 from runtimes.api import EngineApi
@@ -56,19 +56,20 @@ def sampling(path: Path, options: BenchOptions) -> BenchResult:
         step_s, real, flat = _measure(runner, rows, repeats)
     finally:
         runner.close()
-    figures = {}
+    shares = {
+        name: {"share": real[name].median / step_s, "flat_share": flat[name].median / step_s}
+        for name in PARAMETERS
+    }
     lines = [
         f"{rows} rows, {vocabulary:,} tokens: a decode step takes "
-        f"{1e3 * step_s:.2f} ms; sampling of it:"
+        f"{1e3 * step_s:.2f} ms; sampling of it:",
+        *(
+            f"  {name:26s} {one['share']:7.2%}   (flat logits {one['flat_share']:.2%})"
+            for name, one in shares.items()
+        ),
     ]
-    for name in PARAMETERS:
-        real_s, flat_s = real[name].median, flat[name].median
-        share, flat_share = real_s / step_s, flat_s / step_s
-        times = {"real_s": real_s, "flat_s": flat_s}
-        figures[name] = {**times, "share": share, "flat_share": flat_share}
-        lines.append(f"  {name:26s} {share:7.2%}   (flat logits {flat_share:.2%})")
-    sizes = {"rows": rows, "vocabulary": vocabulary, "step_s": step_s}
-    return BenchResult({**sizes, "sampling": figures}, lines)
+    figures = {"vocabulary": vocabulary, "step_s": step_s, "sampling": shares}
+    return BenchResult(figures, lines)
 
 
 def _measure(
@@ -132,7 +133,7 @@ def worker_overhead(path: Path, options: BenchOptions) -> BenchResult:
     """The engine in a worker process against the engine in this one: greedy decoding with 1 row and
     with ``options.rows``, in turn on both."""
     figures: dict[str, Any] = {}
-    lines = []
+    lines: list[str] = []
     for rows in (1, options.rows):
         settings = options.settings(_BEHIND + options.decode_tokens + 1, rows=rows)
         with loaded(path, settings) as engine, loaded(path, settings, worker=True) as other:
@@ -143,19 +144,14 @@ def worker_overhead(path: Path, options: BenchOptions) -> BenchResult:
             taken = in_turn(sides, options.repeats)
         tps = samples(taken, lambda sample: sample[0])
         ttft = samples(taken, lambda sample: sample[1])
-        ratio = (tps["worker"] / tps["here"]).median
-        more = Samples(1e3 * (b - a) for a, b in zip(ttft["here"], ttft["worker"], strict=True))
         figures[str(rows)] = {
-            "tps_ratio": ratio,
-            "ttft_more_ms": more.median,
+            "tps_ratio": (tps["worker"] / tps["here"]).median,
             **{f"{side}_tps": found for side, found in tps.items()},
             **{f"{side}_ttft_s": found for side, found in ttft.items()},
         }
-        lines.append(
-            f"{path.name}: {rows} row{'s' if rows > 1 else ''} through the worker: "
-            f"{ratio - 1:+.1%} tok/s, {more:+.1f} ms to the first token"
-        )
-    return BenchResult({"decode_tokens": options.decode_tokens, "rows": figures}, lines)
+        lines += compared(f"{rows} row{'s' * (rows > 1)}: tok/s", tps)
+        lines += compared("seconds to the first token", ttft, ".4f")
+    return BenchResult({"rows": figures}, lines)
 
 
 def _sample(engine: EngineApi, tokens: int, seed: int) -> tuple[float, float]:

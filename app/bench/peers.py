@@ -18,7 +18,7 @@ from app.bench.frame import HOW_TO_BUILD
 from app.bench.lockstep import batched_bench
 from app.bench.loops import native_loop
 from app.bench.options import BATCH, BenchOptions
-from app.bench.server import IngotServer, LlamaServer, Server, ask, row_seconds
+from app.bench.server import IngotServer, LlamaServer, Server, ask, completions
 from app.bench.work import UNBOUNDED, greedy, loaded, run
 from app.sweeps import OURS
 from runtimes.errors import RequestError
@@ -129,8 +129,13 @@ def _remote(url: str, work: Work) -> Iterator[OpenedSide]:
     """A server elsewhere, with the model that it lists first."""
     models = ask(f"{url}/v1/models")
     model = models["data"][0]["id"] if models.get("data") else ""
-    complete = partial(row_seconds, f"{url}/v1/completions", "max_tokens", model=model)
-    yield OpenedSide(_by_ends(work, complete))
+
+    def ends(prompts: Sequence[list[int]], tokens: int) -> list[float]:
+        url_of = f"{url}/v1/completions"
+        found = completions(url_of, "max_tokens", prompts, tokens, model=model)
+        return [seconds for seconds, _ in found]
+
+    yield OpenedSide(_by_ends(work, ends))
 
 
 @contextmanager

@@ -1,9 +1,8 @@
-"""Prefill, a turn and batched decode behind short and long texts: of model files, of llama.cpp's
-fast kernels and its safe ones, and against the tools of the same llama.cpp, with their default
-kernel of attention ("auto") and without flash attention."""
+"""Prefill, a turn and batched decode behind short and long texts: of model files, and against the
+tools of the same llama.cpp, with their default kernel of attention ("auto") and without flash
+attention."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,24 +10,22 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from app.bench.frame import BenchResult, Samples, in_turn, require_tool, run_tool, samples
+from app.bench.frame import BenchResult, in_turn, require_tool, run_tool, samples
 from app.bench.lockstep import batched_bench
 from app.bench.options import BenchOptions
 from app.bench.server import IngotServer, LlamaServer, Server
 from app.figures import aligned
-from runtimes.engine.engine import Engine
 from runtimes.errors import IngotError, RequestError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import largest_context
 from runtimes.models.modelfile import ModelFile
-from runtimes.models.registry import backend_of, read_model
+from runtimes.models.registry import read_model
 from runtimes.planner.measure import (
     DECODE_PROMPT,
     TURN_TOKENS,
     SpeedFigures,
     Workload,
     measure_depths,
-    prefill_tps,
     random_tokens,
 )
 from runtimes.settings import FlashAttention, RunnerSettings
@@ -38,16 +35,14 @@ _DEPTHS, _ROWS = (0, 1024, 4096), (1, 8)  # unasked
 
 @dataclass(frozen=True, slots=True)
 class FileSpeed:
-    """One file's figures by depth. ``fast_over_safe`` is the prefill ratio of llama.cpp's two
-    settings."""
+    """One file's figures by depth."""
 
     model: ModelFile
     figures: dict[int, SpeedFigures]
-    fast_over_safe: float | None = None
 
 
 def measure_file(path: Path, options: BenchOptions) -> FileSpeed:
-    """Each depth with each number of rows; `--kernels` compares a GGUF file's settings as well.
+    """Each depth with each number of rows.
 
     Raises as ``measure_depths``; RequestError for a depth that the model's context has no room for.
     """
@@ -55,11 +50,7 @@ def measure_file(path: Path, options: BenchOptions) -> FileSpeed:
     settings = RunnerSettings(threads=options.threads, flash_attention=options.flash_attention)
     work = _workload(options, _DEPTHS)
     work = replace(work, depths=_with_room(model, work, settings, asked=bool(options.depths)))
-    figures = measure_depths(path, work, repeats=options.repeats, settings=settings)
-    ratio = None
-    if options.kernels and "extra_buffers" in backend_of(model).knows:
-        ratio = _compare_kernels(path, options).median
-    return FileSpeed(model, figures, ratio)
+    return FileSpeed(model, measure_depths(path, work, repeats=options.repeats, settings=settings))
 
 
 def _workload(options: BenchOptions, depths: tuple[int, ...]) -> Workload:
@@ -89,20 +80,6 @@ def _with_room(
     return found
 
 
-def _compare_kernels(path: Path, options: BenchOptions) -> Samples:
-    """Prefill speed with the processor's special kernels over that without, round by round."""
-    tokens = options.prompt_tokens
-    settings = RunnerSettings(slots=1, context=tokens + 1, threads=options.threads)
-
-    def one(extra: bool) -> float:
-        # One engine at a time: see app.bench.work.loaded.
-        with Engine.load(path, replace(settings, extra_buffers=extra)) as engine:
-            prefill_tps(engine, tokens)
-            return prefill_tps(engine, tokens)
-
-    return Samples(one(True) / one(False) for _ in range(options.repeats))
-
-
 def speed_report(files: Sequence[FileSpeed]) -> tuple[list[dict[str, Any]], list[str]]:
     """Figures of each file and depth for programs, and the table of all for people."""
     rows = sorted(next(iter(files[0].figures.values())).decode_tps)
@@ -124,7 +101,6 @@ def speed_report(files: Sequence[FileSpeed]) -> tuple[list[dict[str, Any]], list
                     "turn_tps": figures.turn_tps,
                     "decode_tps": decode,
                     "decode_ratio": scaling,
-                    "fast_over_safe_prefill": file.fast_over_safe,
                 }
             )
             names = [model.path.name, model.runtime, f"{model.nbytes / 1e6:,.1f}"]
@@ -133,14 +109,7 @@ def speed_report(files: Sequence[FileSpeed]) -> tuple[list[dict[str, Any]], list
             numbers += [f"{scaling[n]:.2f}x" for n in more]
             table.append([*([""] * 3 if number else names), *numbers])
     title = "tokens a second behind so many tokens (depth): prefill, a turn, decode of all rows"
-    lines = [title, *aligned(table)]
-    lines += [
-        f"{file.model.path.name}: prefill with the fast kernels is "
-        f"{file.fast_over_safe:.2f}x that with the safe ones"
-        for file in files
-        if file.fast_over_safe is not None
-    ]
-    return report, lines
+    return report, [title, *aligned(table)]
 
 
 def _rows(number: int) -> str:
@@ -246,10 +215,8 @@ def _seconds(server: Server, past: list[int], rows: Sequence[list[int]], tokens:
     """Seconds of answers of so many tokens, one to each row's own tokens behind ``past``, which the
     server has read before."""
     if past:
-        server.complete([past] * len(rows), 1, len(rows))
-    begin = time.perf_counter()
-    server.complete([past + own for own in rows], tokens, len(rows))
-    return time.perf_counter() - begin
+        server.row_seconds([past] * len(rows), 1)
+    return max(server.row_seconds([past + own for own in rows], tokens))
 
 
 def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> BenchResult:
@@ -265,14 +232,8 @@ def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> Ben
         cells.append({"depth": depth, "work": kind, "tps": speeds, "ratio": ratio})
         row = [f"{depth:,}", kind, *(f"{tps:,.1f}" for tps in speeds.values())]
         table.append([*row, ratio.told(".2f")])
-    figures = {
-        "threads": options.cores,
-        "prompt_tokens": options.prompt_tokens,
-        "decode_tokens": options.decode_tokens,
-        "speeds": cells,
-    }
     title = (
         f"tokens a second behind so many tokens (depth), {options.cores} threads; a prefill has"
         f" {options.prompt_tokens:,} tokens, and decoded are {options.decode_tokens:,} of each row"
     )
-    return BenchResult(figures, [title, *aligned(table)])
+    return BenchResult({"speeds": cells}, [title, *aligned(table)])

@@ -10,8 +10,8 @@ from pathlib import Path
 from app.bench.churn import churn
 from app.bench.estimates import memory, plan
 from app.bench.frame import BenchResult
-from app.bench.jobs import batch_job, prefix, prefix_at_depths, reproducible, strategies
-from app.bench.lockstep import adapters, constrained, device, genai, native
+from app.bench.jobs import batch_job, prefix, reproducible, strategies
+from app.bench.lockstep import adapters, constrained, genai, native
 from app.bench.options import BenchOptions
 from app.bench.overhead import sampling, worker_overhead
 from app.bench.server import server
@@ -47,11 +47,10 @@ BENCHMARKS: dict[str, Benchmark] = {
     "churn": Benchmark(churn),
     "server": Benchmark(server, "llamacpp", at_depths=server_at_depths),
     "genai": Benchmark(genai, "onnx"),
-    "prefix": Benchmark(prefix, at_depths=prefix_at_depths),
+    "prefix": Benchmark(prefix),
     "strategies": Benchmark(strategies),
     "reproducible": Benchmark(reproducible),
     "sampling": Benchmark(sampling),
-    "device": Benchmark(device, "llamacpp"),
     "constrained": Benchmark(constrained),
     "speculation": Benchmark(speculation),
     "adapters": Benchmark(adapters),

@@ -10,7 +10,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Self
 
-from app.bench.frame import Samples
 from app.bench.options import BenchOptions
 from runtimes.api import EngineApi
 from runtimes.engine.engine import Engine
@@ -35,47 +34,34 @@ class Window:
     """Decoding between two moments of an engine, prefill of new rows among it if there was any.
 
     ``wall_s`` is all the time that passed, ``step_s`` that of decode steps alone, ``host_s`` what
-    the engine spent outside the native library in steps of either kind. ``graphs_reused`` is None
-    where the runtime does not tell.
+    the engine spent outside the native library in steps of either kind.
     """
 
     tokens: int
-    prompt_tokens: int
     steps: int
     wall_s: float
     step_s: float
     host_s: float
-    graphs_reused: int | None
 
     @classmethod
     def timed(cls, tokens: int, seconds: float, *, rows: int = 1) -> Self:
         """A side that tells only how long its rows took to decode so many tokens each."""
-        return cls(rows * tokens, 0, tokens, seconds, seconds, 0.0, None)
-
-    @property
-    def wall_tps(self) -> float:
-        """Decoded tokens a second of all the time."""
-        return self.tokens / self.wall_s
-
-    @property
-    def step_tps(self) -> float:
-        """Decoded tokens a second of decode steps."""
-        return self.tokens / self.step_s
-
-    @property
-    def host_share(self) -> float:
-        """The engine's own part of the steps' time; of a window without prefill."""
-        return self.host_s / self.step_s
+        return cls(rows * tokens, tokens, seconds, seconds, 0.0)
 
 
-def wall_tps(windows: Iterable[Window]) -> Samples:
-    """A sample a window, as ``Window.wall_tps``."""
-    return Samples(window.wall_tps for window in windows)
+def wall_tps(window: Window) -> float:
+    """Decoded tokens a second of all the time."""
+    return window.tokens / window.wall_s
 
 
-def host_shares(windows: Iterable[Window]) -> Samples:
-    """A sample a window, as ``Window.host_share``."""
-    return Samples(window.host_share for window in windows)
+def step_tps(window: Window) -> float:
+    """Decoded tokens a second of decode steps."""
+    return window.tokens / window.step_s
+
+
+def host_share(window: Window) -> float:
+    """The engine's own part of the steps' time; of a window without prefill."""
+    return window.host_s / window.step_s
 
 
 def greedy(tokens: int, *, top_logprobs: int = 0) -> SamplingParams:
@@ -193,16 +179,10 @@ def lockstep(
         )
     whole = between(start, 0.0, last, 0.0)
     part = seen if seen.steps else whole  # the whole was shorter than a look at it
-    return Window(
-        tokens=rows * tokens,
-        prompt_tokens=0,
-        steps=tokens,
-        # The row that had its first token last decoded from the first common step to the last.
-        wall_s=min(completion.timings.decode_s for completion in done),
-        step_s=whole.step_s,
-        host_s=whole.step_s * part.host_share,
-        graphs_reused=seen.graphs_reused,
-    )
+    # The row that had its first token last decoded from the first common step to the last.
+    wall_s = min(completion.timings.decode_s for completion in done)
+    host_s = whole.step_s * host_share(part)
+    return Window(rows * tokens, tokens, wall_s, whole.step_s, host_s)
 
 
 def lockstep_rows(
@@ -238,18 +218,13 @@ def wait_for(
 
 def between(before: EngineStats, begin: float, after: EngineStats, end: float) -> Window:
     """Work from one snapshot to the next."""
-    reused = None
-    if before.graphs_reused is not None and after.graphs_reused is not None:
-        reused = after.graphs_reused - before.graphs_reused
     host_us = after.host_us_per_step * after.steps - before.host_us_per_step * before.steps
     return Window(
-        tokens=after.decode_tokens - before.decode_tokens,
-        prompt_tokens=after.prompt_tokens - before.prompt_tokens,
-        steps=after.steps - before.steps,
-        wall_s=end - begin,
-        step_s=after.decode_s - before.decode_s,
-        host_s=1e-6 * host_us,
-        graphs_reused=reused,
+        after.decode_tokens - before.decode_tokens,
+        after.steps - before.steps,
+        end - begin,
+        after.decode_s - before.decode_s,
+        1e-6 * host_us,
     )
 
 
@@ -282,27 +257,25 @@ def read_texts(path: Path) -> list[str]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        texts = [
+            _text(line, number) if path.suffix == ".jsonl" else line
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        ]
+    except (OSError, ValueError) as error:
         raise RequestError(f"--prompts: {path} cannot be read: {error}") from error
-    texts = [
-        _text(line, f"{path}, line {number}") if path.suffix == ".jsonl" else line
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    ]
     if not texts:
         raise RequestError(f"--prompts: {path} holds no prompt")
     return texts
 
 
-def _text(line: str, where: str) -> str:
-    try:
-        value: Any = json.loads(line)
-    except ValueError as error:
-        raise RequestError(f"--prompts: {where} is not JSON: {error}") from error
+def _text(line: str, number: int) -> str:
+    """The prompt in a line of JSON. Raises ValueError."""
+    value: Any = json.loads(line)
     found = value if isinstance(value, dict) else {}
     turns = found.get("turns")
     first = turns[0] if isinstance(turns, list) and turns else None
     for text in (found.get("prompt"), found.get("text"), first):
         if isinstance(text, str) and text.strip():
             return text
-    raise RequestError(f'--prompts: {where} has no "prompt", "text" or "turns"')
+    raise ValueError(f'line {number} has no "prompt", "text" or "turns"')
