@@ -8,24 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from app.bench.frame import BenchResult, Samples, compared, in_turn, samples, tail
-from app.bench.loops import native_loop
-from app.bench.options import BenchOptions
-from app.bench.server import LlamaServer
-from app.bench.work import (
+from app.bench.frame import (
     TOGETHER,
     UNBOUNDED,
+    BenchResult,
+    Figures,
+    Samples,
     about,
+    compared,
     greedy,
+    in_turn,
     loaded,
     lockstep,
     random_prompts,
     read_texts,
+    samples,
+    tail,
     timed_run,
     wall_tps,
 )
+from app.bench.loops import native_loop
+from app.bench.options import BenchOptions
+from app.bench.server import LlamaServer
 from runtimes.errors import IngotError
 from runtimes.machine import processes
 from runtimes.request import Completion
@@ -161,7 +166,7 @@ def strategies(path: Path, options: BenchOptions) -> BenchResult:
     _, reference = side(_REFERENCE, 0, top_logprobs=2)
     taken = in_turn({name: partial(side, name) for name in STRATEGIES}, options.repeats)
     tps = job.speeds(taken)
-    figures: dict[str, Any] = {}
+    figures: Figures = {}
     lines = compared(job.title, tps)
     for name, runs in taken.items():
         same = compare(reference * len(runs), [answer for _, done in runs for answer in done])
@@ -206,7 +211,7 @@ def reproducible(path: Path, options: BenchOptions) -> BenchResult:
     taken = in_turn(sides, options.repeats, warm_up=True)
     tps = job.speeds(taken)
     cost = 1 - (tps["reproducible"] / tps["usual"]).median
-    figures: dict[str, Any] = {"cost": cost}
+    figures: Figures = {"cost": cost}
     lines = [*compared(job.title, tps), f"  it costs {cost:.1%} of the tokens a second"]
     for name, runs in taken.items():
         first, *later = ([one.token_ids for one in done] for _, done in runs)

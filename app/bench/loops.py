@@ -16,7 +16,8 @@ from pathlib import Path
 
 from runtimes.machine.linechild import LineChild, exchange
 
-Loop = Callable[[Sequence[Sequence[int]], int], float]  # seconds by prompts and tokens of each
+Prompts = Sequence[Sequence[int]]  # tokens of each
+Loop = Callable[[Prompts, int], float]  # seconds by prompts and tokens of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class NativeLoop:
 
     child: LineChild
 
-    def __call__(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def __call__(self, prompts: Prompts, tokens: int) -> float:
         """Seconds that it took there."""
         seconds: float = self.child.ask({"prompts": prompts, "tokens": tokens})["seconds"]
         return seconds
@@ -62,7 +63,7 @@ def _genai(folder: str, threads: int, *, prefill: bool = True) -> Loop:
         config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
     model = og.Model(config)
 
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def run(prompts: Prompts, tokens: int) -> float:
         begin = time.perf_counter()
         params = og.GeneratorParams(model)
         # As long at least as at most: the end-of-sequence token does not end it.
@@ -96,7 +97,7 @@ def _llama(path: str, threads: int, context: int, batch: int) -> Loop:
         verbose=False,
     )
 
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def run(prompts: Prompts, tokens: int) -> float:
         begin = time.perf_counter()
         for prompt in prompts:
             # Below create_completion: an end-of-sequence token does not end it.
@@ -116,7 +117,7 @@ def _openvino(folder: str, threads: int) -> Loop:
 
     pipeline = ov.LLMPipeline(folder, "CPU", INFERENCE_NUM_THREADS=threads)
 
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def run(prompts: Prompts, tokens: int) -> float:
         config = ov.GenerationConfig()
         config.max_new_tokens = config.min_new_tokens = tokens
         config.ignore_eos = True
@@ -137,7 +138,7 @@ def _transformers(folder: str, threads: int) -> Loop:
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
 
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def run(prompts: Prompts, tokens: int) -> float:
         ids = torch.tensor(prompts)
         begin = time.perf_counter()
         model.generate(

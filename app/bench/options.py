@@ -1,7 +1,5 @@
 """Options that all comparisons of `ingot bench` share: the size of the work, and other programs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar

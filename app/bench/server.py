@@ -1,10 +1,5 @@
-"""Prompts to their end: the engine, alone and behind `ingot serve`, against `llama-server` of the
-same llama.cpp.
-
-The engine runs in a worker process, as for every front end.
-Everybody starts afresh each round, so that no round finds the prompts of the one before in a cache.
-Servers get token ids and answer over the loopback interface, two requests a slot at a time.
-"""
+"""Servers as clients have them: `ingot serve`, `llama-server` and others, which get token ids and
+answer over the loopback interface."""
 
 import json
 import socket
@@ -13,27 +8,15 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial, reduce
+from functools import reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any, Self
 
-from app.bench.frame import (
-    LAYOUTS,
-    BenchResult,
-    best_against,
-    compared,
-    in_turn,
-    require_tool,
-    samples,
-    tail,
-    tool_arguments,
-)
-from app.bench.options import BenchOptions
-from app.bench.work import UNBOUNDED, bench_prompts, greedy, loaded, timed_run
+from app.bench.frame import Prompts, tail, tool_arguments
 from runtimes.errors import IngotError
 from runtimes.machine.processes import child_environment, python
 from runtimes.settings import FlashAttention, RunnerSettings
@@ -43,54 +26,6 @@ _START_S, _ANSWER_S, _STOP_S = 120.0, 900.0, 10.0
 _WARM_UP = [7] * 8
 # Not by way of a proxy that the environment names.
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-
-
-def server(path: Path, options: BenchOptions) -> BenchResult:
-    """Every side in turn: generated tok/s end to end."""
-    program = require_tool(options.llama_server, "llama-server")
-    prompts = bench_prompts(path, options)
-    need = max(map(len, prompts)) + options.decode_tokens + 1
-    split = options.settings(need)
-
-    def engine(unified: bool, _: int) -> float:
-        params = [greedy(options.decode_tokens)] * len(prompts)
-        settings = options.settings(need, unified=unified)
-        with loaded(path, settings, UNBOUNDED, worker=True) as engine:
-            return timed_run(engine, prompts, params)[0]
-
-    def over_http(start: Callable[[], Server], _: int) -> float:
-        with start() as own:
-            return own.seconds(prompts, options.decode_tokens)
-
-    llama, serve, layouts = LlamaServer.name, IngotServer.name, [f"ingot, {one}" for one in LAYOUTS]
-    sides: dict[str, Callable[[int], float]] = {
-        llama: partial(over_http, partial(LlamaServer, program, path, split)),
-        serve: partial(over_http, partial(IngotServer, path, split)),
-    }
-    sides |= zip(layouts, (partial(engine, unified) for unified in LAYOUTS.values()), strict=True)
-    taken = in_turn(sides, options.repeats)
-    made = options.decode_tokens * len(prompts)
-    seconds, tps = samples(taken, float), samples(taken, lambda took: made / took)
-    ratio = best_against((tps[side] for side in layouts), [tps[llama]])
-    to_engine = (tps[serve] / tps[layouts[0]]).median
-    figures = {
-        "requests": len(prompts),
-        "prompt_tokens": sum(map(len, prompts)),
-        "completion_tokens": made,
-        "ingot_seconds": {name: seconds[side] for name, side in zip(LAYOUTS, layouts, strict=True)},
-        "ingot_serve_seconds": seconds[serve],
-        "llama_server_seconds": seconds[llama],
-        "serve_to_engine": to_engine,
-        "ratio_of_rounds": ratio,
-    }
-    title = (
-        f"{len(prompts)} prompts of {figures['prompt_tokens']} tokens in all, {made} generated,"
-        f" {options.rows} slots of {split.context}: tok/s end to end"
-    )
-    lines = compared(title, tps)
-    lines += [f"  {serve} has {to_engine:.3f} of the engine's tok/s alone"]
-    lines += [f"  the best of ours : the best of theirs = {ratio.told('.3f')}"]
-    return BenchResult(figures, lines)
 
 
 class Server:
@@ -147,7 +82,7 @@ class Server:
                 self._process.wait()
         self._log.close()
 
-    def seconds(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def seconds(self, prompts: Prompts, tokens: int) -> float:
         """Seconds that so many greedy tokens of each prompt take the server, after a warm-up, two
         requests a slot at a time."""
         self.row_seconds([_WARM_UP] * self._rows, 3)
@@ -158,9 +93,7 @@ class Server:
         """The server's process."""
         return self._process.pid
 
-    def row_seconds(
-        self, prompts: Sequence[Sequence[int]], tokens: int, clients: int | None = None
-    ) -> list[float]:
+    def row_seconds(self, prompts: Prompts, tokens: int, clients: int | None = None) -> list[float]:
         """As ``completions``. Raises IngotError where the server made other than so many tokens."""
         url = self._url + self._path
         found = completions(url, self._most, prompts, tokens, clients, name=self.name)
@@ -198,7 +131,7 @@ def ask(url: str, body: object = None, name: str = "") -> Any:
 def completions(
     url: str,
     most: str,
-    prompts: Sequence[Sequence[int]],
+    prompts: Prompts,
     tokens: int,
     clients: int | None = None,
     *,

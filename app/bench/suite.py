@@ -7,16 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.bench.churn import churn
 from app.bench.estimates import memory, plan
 from app.bench.frame import BenchResult
+from app.bench.itself import adapters, churn, constrained, sampling, speculation, worker_overhead
 from app.bench.jobs import batch_job, prefix, reproducible, strategies
-from app.bench.lockstep import adapters, constrained, genai, native
 from app.bench.options import BenchOptions
-from app.bench.overhead import sampling, worker_overhead
-from app.bench.server import server
-from app.bench.speculation import speculation
-from app.bench.speed import native_at_depths, server_at_depths
+from app.bench.others import genai, native, native_at_depths, server, server_at_depths
 from app.bench.tui import tui
 from quantize.manifest import NAME, load_manifest
 from quantize.source.synthetic import SHAPES
