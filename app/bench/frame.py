@@ -100,7 +100,7 @@ def samples(
     return {side: Samples(map(figure, rounds)) for side, rounds in taken.items()}
 
 
-def compared(title: str, sides: Mapping[str, Samples], form: str = ".1f") -> list[str]:
+def compared(title: str, sides: Mapping[Side, Samples], form: str = ".1f") -> list[str]:
     """A table for people: the figure of each side, its range, and its ratio to the first side's,
     round by round."""
     first = next(iter(sides.values()))

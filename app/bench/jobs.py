@@ -15,6 +15,7 @@ from app.bench.frame import (
     BenchResult,
     Figures,
     Samples,
+    Side,
     about,
     compared,
     greedy,
@@ -116,7 +117,7 @@ class _Job:
         answers = dict(zip(order, done, strict=True))
         return seconds, [answers[i] for i in sorted(answers)]
 
-    def speeds(self, taken: Mapping[str, Sequence[_Ran]]) -> dict[str, Samples]:
+    def speeds(self, taken: Mapping[Side, Sequence[_Ran]]) -> dict[Side, Samples]:
         """Generated tokens a second of all the time, prefill included, of each side."""
         return samples(taken, lambda ran: sum(self._tokens) / ran[0])
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runtimes.machine.linechild import LineChild, exchange
 
-Prompts = Sequence[Sequence[int]]  # tokens of each
+Prompts = Sequence[list[int]]  # tokens of each
 Loop = Callable[[Prompts, int], float]  # seconds by prompts and tokens of each
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from app.bench.frame import HOW_TO_BUILD, UNBOUNDED, Prompts, batched_bench, greedy, loaded, run
-from app.bench.loops import native_loop
+from app.bench.frame import HOW_TO_BUILD, UNBOUNDED, batched_bench, greedy, loaded, run
+from app.bench.loops import Prompts, native_loop
 from app.bench.options import BATCH, BenchOptions
 from app.bench.server import IngotServer, LlamaServer, Server, ask, completions
 from app.sweeps import OURS

@@ -16,7 +16,8 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, Self
 
-from app.bench.frame import Prompts, tail, tool_arguments
+from app.bench.frame import tail, tool_arguments
+from app.bench.loops import Prompts
 from runtimes.errors import IngotError
 from runtimes.machine.processes import child_environment, python
 from runtimes.settings import FlashAttention, RunnerSettings

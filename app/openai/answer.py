@@ -141,10 +141,12 @@ def list_of(kinds: set[type]) -> Callable[[Any], bool]:
 
 def _all_of(kind: type, check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Make a check for lists, or objects, whose values pass another one."""
-    return lambda found: (
-        isinstance(found, kind)
-        and all(map(check, found.values() if isinstance(found, dict) else found))
-    )
+
+    def passes(found: Any) -> bool:
+        values = found.values() if isinstance(found, dict) else found
+        return isinstance(found, kind) and all(map(check, values))
+
+    return passes
 
 
 _is_vector = list_of(_FLOATS)

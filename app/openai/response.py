@@ -78,6 +78,7 @@ def delta_body(delta: Delta) -> JsonObject:
 def _choice(index: int, choice: Choice, *, chat: bool) -> JsonObject:
     tokens, text = choice.get("logprobs"), choice["text"]
     thought = _thought(choice["reasoning"]) if "reasoning" in choice else {}
+    said: JsonObject
     if chat:
         message: JsonObject = {"role": "assistant", "content": text, "refusal": None}
         if calls := choice.get("tool_calls"):

@@ -77,7 +77,8 @@ async def answer_several(
         raise errors.exceptions[0] from None
     finally:
         first.close()
-    whole = result(Task(parts=tuple(tasks)), *zip(*pairs, strict=True))
+    asked, completions = zip(*pairs, strict=True)
+    whole = result(Task(parts=tuple(tasks)), asked, completions)
     whole = replace(whole, timings=None)  # they would be of many requests
     return JSONResponse(answer_body(whole, "completions", secrets.token_hex(12), model))
 

@@ -332,7 +332,7 @@ class BatchService:
             try:
                 batch = self._next(runs)
                 if batch is not None:
-                    self._try(batch)
+                    self._try(batch, runs)
                 self._stuck.discard(name)
             except Exception:
                 self._stuck.add(name)
@@ -357,7 +357,7 @@ class BatchService:
                 self._batches.changed.wait(min(pauses, default=None))
         return None
 
-    def _try(self, batch: Batch) -> None:
+    def _try(self, batch: Batch, runs: bool) -> None:
         stage = "finalizing" if batch.ending else batch.status
         works = {"in_progress": self._run, "validating": self._check}
         try:
@@ -367,8 +367,8 @@ class BatchService:
             if not self._stopping:
                 self._put_off(batch, error)
         finally:
-            with self._batches.changed:
-                if self._live_of(batch) is not None:
+            if runs:  # the other thread may be at a batch that runs by now
+                with self._batches.changed:
                     self._live = None
                     self._batches.changed.notify_all()
         self._over(batch)

@@ -120,9 +120,9 @@ def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
     assert strategic["strategies"]["sequential"]["ratio_to_sequential"] == 1
 
 
-def test_an_engine_that_forgets_has_no_speed_at_a_depth(pebble_file: Path) -> None:
+def test_an_engine_that_forgets_has_no_speed_at_a_depth(gguf_file: Path) -> None:
     with (
-        loaded(pebble_file, TINY.settings(200), TOGETHER) as engine,  # without prefix cache
+        loaded(gguf_file, TINY.settings(200), TOGETHER) as engine,  # without prefix cache
         pytest.raises(IngotError, match="computed 106 where 6 are new"),
     ):
         prefill_tps(engine, 6, 1, list(range(100)))
@@ -346,7 +346,7 @@ def test_prompts_of_a_file(tmp_path: Path, gguf_file: Path) -> None:
     assert len(encoded) == 3
     assert len(encoded[0]) > 3  # the chat template is around it
 
-    for text, problem in (("{", "not JSON"), ('{"x": 1}', "line 1 has no"), ("", "no prompt")):
+    for text, problem in (("{", "cannot be read"), ('{"x": 1}', "line 1 has no"), ("", "no prompt")):
         objects.write_text(text)
         with pytest.raises(RequestError, match=problem):
             read_texts(objects)
@@ -377,6 +377,6 @@ def test_what_is_no_shape_removes_no_folder(
     assert (home / "cache" / "bench").is_dir()
 
 
-def test_more_repeats_than_the_context_holds(pebble_file: Path) -> None:
+def test_more_repeats_than_the_context_holds(gguf_file: Path) -> None:
     with pytest.raises(RequestError, match="take fewer"):
-        sampling(pebble_file, BenchOptions(rows=1, repeats=5000))
+        sampling(gguf_file, BenchOptions(rows=1, repeats=5000))

@@ -155,8 +155,8 @@ def test_a_model_that_is_loaded_later_has_it(server):
         ("a0", "a1.gguf", 400, "there is an adapter 'a0' already"),
         ("a:b", "a1.gguf", 400, "cannot be called 'a:b'"),
         ("x=y", "a1.gguf", 400, "cannot be called 'x=y'"),
-        (7, "a1.gguf", 400, "lora_name must be a text"),
-        ("y", None, 400, "lora_path must be a text"),
+        (7, "a1.gguf", 400, "lora_name: Input should be a valid string"),
+        ("y", None, 400, "lora_path: Field required"),
         ("y" * 60_000, "a3.gguf", 400, "cannot be called"),
     ],
 )
