@@ -232,33 +232,6 @@ def test_texts_may_hold_what_would_be_values_and_pairs(server):
     assert server.ask({"prompt": "\U0001f600\\ud800"}, "/v1/tokenize")[0] == 200
 
 
-@pytest.mark.parametrize("piece", [1, 2, 3, 2**20])
-def test_values_names_and_levels_are_counted_as_the_parser_reads_them(monkeypatch, piece):
-    monkeypatch.setattr(bodies, "_PIECE", piece)
-    value = {"a\\": ['\\"[{:,', {'"': [[], {}]}, "\\"], "b": "\u4e2d,\\u0041", "c": [1, -2.5, None]}
-    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=2)):
-        values, names, depth = bodies._shape(text.encode(), MOST_VALUES)
-        assert (names, depth) == (4, 5)
-        assert values >= 4 + 13
-
-
-def test_what_a_body_becomes_is_counted_beside_others(monkeypatch):
-    monkeypatch.setattr(bodies, "MOST_BODIES_BYTES", 2**24)
-    held = Held()
-    first, second, small = Charge(held), Charge(held), Charge(held)
-    first.add(2**20)
-    bodies._parsed(b"[" + b"[]," * 50_000 + b"1]", first, MOST_VALUES)
-    assert held.total > 50_000 * 80  # an empty list and its place
-    wide = json.dumps({"a": "x" * 2**22 + "\U0001f600"}).encode()
-    with pytest.raises(HttpError) as refused:
-        bodies._parsed(wide, second, MOST_VALUES)  # four bytes a character
-    assert refused.value.status == 503
-    small.add(1000)  # is never too much
-    for one in (first, second, small):
-        one.close()
-    assert held.total == 0
-
-
 def test_all_bodies_together_have_a_limit(server, monkeypatch):
     monkeypatch.setattr(bodies, "MOST_BODIES_BYTES", 2**20)
     large = HELLO_BYTES + b" " * (2**20 - 1000)
@@ -508,23 +481,6 @@ def noted_turns(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
     return noted
 
 
-def in_pieces(body: bytes) -> bytes:
-    pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
-    return HEAD + b"Connection: close\r\n" + CHUNKED + pieces + b"0\r\n\r\n"
-
-
-def test_a_body_in_small_pieces_gets_more_of_the_time_where_it_is_alone(server, monkeypatch):
-    noted = noted_turns(monkeypatch)
-
-    def read_alone() -> bool:
-        noted.clear()
-        sock = server.connect(in_pieces(HELLO_BYTES + b" " * 20_000))
-        assert ended(sock).startswith(b"HTTP/1.1 200")
-        return noted[-1][1] == connection._SHARE_ALONE
-
-    until(read_alone)  # others leave requests that the server waits for
-
-
 def test_input_that_takes_long_gets_a_part_of_the_time(server, monkeypatch):
     noted = noted_turns(monkeypatch)
     over, socks = threading.Event(), []
@@ -566,15 +522,6 @@ def test_who_sends_endless_small_pieces_is_ended(server, monkeypatch, log):
 
 
 # Answers
-
-
-def test_prompts_times_samples_are_bounded(server):
-    for prompts, n in ((256, 64), (256, 2), (5, 52), (32, 9)):
-        body = {"prompt": ["x"] * prompts, "n": n, "temperature": 1, "max_tokens": 1}
-        status, said = server.ask(body, TEXTS)
-        assert (status, "prompt times n" in said["error"]["message"]) == (400, True)
-    body = {"prompt": ["x"] * 4, "best_of": 65, "max_tokens": 1}
-    assert server.ask(body, TEXTS)[0] == 400
 
 
 def test_samples_and_prompts_count_for_the_queue(endless_gguf):

