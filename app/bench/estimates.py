@@ -7,9 +7,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from app.bench.frame import BenchResult, Samples
+from app.bench.frame import BenchResult, Figures, Samples
 from app.bench.options import BenchOptions
 from app.figures import aligned
 from app.models.planning import plan_files, task_for
@@ -127,7 +126,7 @@ class _Point:
     slots: int
     samples: Samples
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Figures:
         """Object for programs."""
         about = self.candidate.describe().to_json()
         score = self.samples.median

@@ -4,31 +4,36 @@ reproducible answers, and by other programs. Every run has an engine of its own.
 import json
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from app.bench.frame import BenchResult, Samples, in_turn, samples, tail
-from app.bench.loops import native_loop
-from app.bench.options import BenchOptions
-from app.bench.server import LlamaServer
-from app.bench.work import (
+from app.bench.frame import (
     TOGETHER,
     UNBOUNDED,
+    BenchResult,
+    Figures,
+    Samples,
+    Side,
     about,
+    compared,
     greedy,
+    in_turn,
     loaded,
     lockstep,
     random_prompts,
     read_texts,
+    samples,
+    tail,
     timed_run,
+    wall_tps,
 )
-from app.figures import aligned
+from app.bench.loops import native_loop
+from app.bench.options import BenchOptions
+from app.bench.server import LlamaServer
 from runtimes.errors import IngotError
 from runtimes.machine import processes
-from runtimes.planner.measure import TURN_TOKENS
 from runtimes.request import Completion
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings, Strategy
 
@@ -46,85 +51,36 @@ def _seconds(ran: _Ran) -> float:
     return ran[0]
 
 
-def _cached(ran: _Ran) -> float:
-    return sum(one.usage.cached_tokens for one in ran[1])
-
-
-def _common(
-    path: Path,
-    settings: RunnerSettings,
-    scheduling: SchedulerSettings,
-    lengths: tuple[int, int, int],
-    requests: int,
-    seed: int,
-    *,
-    worker: bool = False,
-) -> _Ran:
-    """``requests`` behind one text; ``lengths`` are those of the text, of what each row has behind
-    it, and of its answer."""
-    common, own, tokens = lengths
-    with loaded(path, settings, scheduling, worker=worker) as engine:
-        past, *rows = random_prompts(engine, [common, *[own] * requests], seed)
-        return timed_run(engine, [past + row for row in rows], [greedy(tokens)] * requests)
-
-
 def prefix(path: Path, options: BenchOptions) -> BenchResult:
     """Many prompts behind one system prompt, another one each round: time to all first tokens,
     prefix cache on and off."""
     requests, each = options.requests, _SYSTEM_TOKENS + _QUESTION_TOKENS
-    lengths = (_SYSTEM_TOKENS, _QUESTION_TOKENS, 1)
-    settings = options.settings(each + 1)
-    sides = {
-        on: partial(_common, path, settings, scheduling, lengths, requests)
-        for on, scheduling in ((True, UNBOUNDED), (False, TOGETHER))
-    }
-    taken = in_turn(sides, options.repeats)
-    on, off = samples(taken, _seconds).values()
-    cached = Samples(map(_cached, taken[True]))
-    ratio = off.median / on.median
+
+    def side(scheduling: SchedulerSettings, seed: int) -> _Ran:
+        with loaded(path, options.settings(each + 1), scheduling) as engine:
+            lengths = [_SYSTEM_TOKENS, *[_QUESTION_TOKENS] * requests]
+            past, *rows = random_prompts(engine, lengths, seed)
+            return timed_run(engine, [past + row for row in rows], [greedy(1)] * requests)
+
+    kinds = {"with the prefix cache": UNBOUNDED, "without": TOGETHER}
+    taken = in_turn({name: partial(side, one) for name, one in kinds.items()}, options.repeats)
+    seconds = samples(taken, _seconds)
+    on, off = seconds.values()
+    cached = Samples(
+        sum(one.usage.cached_tokens for one in done) for _, done in taken["with the prefix cache"]
+    )
     figures = {
         "requests": requests,
-        "slots": options.rows,
-        "system_tokens": _SYSTEM_TOKENS,
-        "question_tokens": _QUESTION_TOKENS,
         "prompt_tokens": requests * each,
         "cached_tokens": cached,
         "seconds_on": on,
         "seconds_off": off,
-        "ratio": ratio,
+        "ratio": off.median / on.median,
     }
-    line = (
-        f"{requests} prompts behind {_SYSTEM_TOKENS} common tokens, {options.rows} slots: "
-        f"all first tokens after {on:.2f} s with the prefix cache, {off:.2f} s without: "
-        f"{ratio:.2f} times faster; {cached:,.0f} of {requests * each:,} tokens were cached"
-    )
-    return BenchResult(figures, [line])
-
-
-def prefix_at_depths(path: Path, options: BenchOptions) -> BenchResult:
-    """Many short rows behind one long prompt, another one each round: seconds of the whole job in a
-    worker process, by the length of the prompt and the number of slots."""
-    tokens, requests = options.decode_tokens, options.requests
-    slot_counts = options.sizes or (1, 8, 16)
-    cells: list[dict[str, Any]] = []
-    table = [["common tokens", *(f"{n} slot{'s' if n > 1 else ''}" for n in slot_counts)]]
-    for depth in options.depths or ():
-        row = [f"{depth:,}"]
-        for slots in slot_counts:
-            lengths = (depth, TURN_TOKENS, tokens)
-            settings = options.settings(sum(lengths) + 1, rows=slots)
-            taken = [
-                _common(path, settings, UNBOUNDED, lengths, requests, seed, worker=True)
-                for seed in range(options.repeats)
-            ]
-            seconds, cached = Samples(map(_seconds, taken)), Samples(map(_cached, taken))
-            prompt_tokens = requests * (depth + TURN_TOKENS)
-            sizes = {"depth": depth, "slots": slots, "prompt_tokens": prompt_tokens}
-            cells.append({**sizes, "seconds": seconds, "cached_tokens": cached})
-            row.append(f"{seconds:.2f} s ({cached.median / prompt_tokens:.1%} cached)")
-        table.append(row)
-    title = f"{requests} rows of {TURN_TOKENS} + {tokens} tokens behind a common text, all together"
-    return BenchResult({"requests": requests, "jobs": cells}, [title, *aligned(table)])
+    title = f"{requests} prompts behind {_SYSTEM_TOKENS} common tokens: seconds to all first tokens"
+    lines = compared(title, seconds, ".2f")
+    lines.append(f"  {cached:,.0f} of {requests * each:,} tokens were cached")
+    return BenchResult(figures, lines)
 
 
 class _Job:
@@ -137,15 +93,9 @@ class _Job:
         self._lengths = [about(options.prompt_tokens, dice) for _ in range(options.requests)]
         pairs = zip(self._lengths, self._tokens, strict=True)
         self.settings = options.settings(max(map(sum, pairs)) + 1)
-        self.sizes = {
-            "requests": options.requests,
-            "slots": options.rows,
-            "prompt_tokens": sum(self._lengths),
-            "completion_tokens": sum(self._tokens),
-        }
         self.title = (
             f"{options.requests} requests, {sum(self._lengths):,} prompt and "
-            f"{sum(self._tokens):,} generated tokens, {options.rows} slots"
+            f"{sum(self._tokens):,} generated tokens, {options.rows} slots: generated tok/s"
         )
 
     def run(
@@ -167,11 +117,9 @@ class _Job:
         answers = dict(zip(order, done, strict=True))
         return seconds, [answers[i] for i in sorted(answers)]
 
-    def speed(self, runs: Sequence[_Ran]) -> tuple[float, dict[str, Any]]:
-        """Generated tokens a second of all the time, prefill included, and the figures of that."""
-        seconds = Samples(map(_seconds, runs))
-        tps = sum(self._tokens) / seconds.median
-        return tps, {"seconds": seconds, "tps": tps}
+    def speeds(self, taken: Mapping[Side, Sequence[_Ran]]) -> dict[Side, Samples]:
+        """Generated tokens a second of all the time, prefill included, of each side."""
+        return samples(taken, lambda ran: sum(self._tokens) / ran[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,27 +166,23 @@ def strategies(path: Path, options: BenchOptions) -> BenchResult:
 
     _, reference = side(_REFERENCE, 0, top_logprobs=2)
     taken = in_turn({name: partial(side, name) for name in STRATEGIES}, options.repeats)
-    reference_tps, _ = job.speed(taken[_REFERENCE])
-    figures = {}
-    lines = [f"{job.title}: generated tok/s"]
+    tps = job.speeds(taken)
+    figures: Figures = {}
+    lines = compared(job.title, tps)
     for name, runs in taken.items():
-        tps, speed = job.speed(runs)
-        ratio = tps / reference_tps
         same = compare(reference * len(runs), [answer for _, done in runs for answer in done])
         figures[name] = {
-            **speed,
-            "ratio_to_sequential": ratio,
+            "tps": tps[name],
+            "ratio_to_sequential": (tps[name] / tps[_REFERENCE]).median,
             "answers_equal": same.equal,
             "answers_apart_at_a_near_tie": same.near_ties,
             "answers_apart_otherwise": same.others,
         }
-        apart = f", {len(same.others)} apart otherwise" if same.others else ""
         lines.append(
-            f"  {name}: {tps:.1f}, {ratio:.2f} times sequential; of {same.answers} answers "
-            f"{same.equal} equal, {len(same.near_ties)} apart at a near-tie (within {NEAR_TIE})"
-            f"{apart}"
+            f"  {name}: of {same.answers} answers {same.equal} equal, {len(same.near_ties)} apart"
+            f" at a near-tie (within {NEAR_TIE}), {len(same.others)} apart otherwise"
         )
-    return BenchResult({**job.sizes, "strategies": figures}, lines)
+    return BenchResult({"strategies": figures}, lines)
 
 
 def compare(reference: Sequence[Completion], done: Sequence[Completion]) -> JobAgreement:
@@ -266,20 +210,17 @@ def reproducible(path: Path, options: BenchOptions) -> BenchResult:
     kinds = {"usual": False, "reproducible": True}
     sides = {name: partial(side, kind) for name, kind in kinds.items()}
     taken = in_turn(sides, options.repeats, warm_up=True)
-    usual, same = samples(taken, _seconds).values()
-    cost = 1 - (usual / same).median  # of the tokens a second
-    figures: dict[str, Any] = {**job.sizes, "cost": cost}
-    lines = [job.title]
+    tps = job.speeds(taken)
+    cost = 1 - (tps["reproducible"] / tps["usual"]).median
+    figures: Figures = {"cost": cost}
+    lines = [*compared(job.title, tps), f"  it costs {cost:.1%} of the tokens a second"]
     for name, runs in taken.items():
-        answers = [[one.token_ids for one in done] for _, done in runs]
-        again = [pair for later in answers[1:] for pair in zip(answers[0], later, strict=True)]
-        differing = sum(a != b for a, b in again)
-        tps, speed = job.speed(runs)
-        figures[name] = {**speed, "answers_differing": differing}
-        lines.append(
-            f"  {name}: {tps:.1f} tok/s; of {len(again)} answers again {differing} were others"
-        )
-    return BenchResult(figures, [*lines, f"  it costs {cost:.1%} of the tokens a second"])
+        first, *later = ([one.token_ids for one in done] for _, done in runs)
+        pairs = [pair for answers in later for pair in zip(first, answers, strict=True)]
+        differing = sum(a != b for a, b in pairs)
+        figures[name] = {"tps": tps[name].median, "answers_differing": differing}
+        lines.append(f"  {name}: of {len(pairs)} answers again {differing} were others")
+    return BenchResult(figures, lines)
 
 
 # `ingot batch` against rows in lockstep, a loop over `llama_cpp.Llama`, and `llama-server`.
@@ -288,10 +229,6 @@ _WORDS = (
     "river stone window paper garden music winter letter engine number silver forest bridge "
     "morning answer question market island colour summer kitchen doctor shadow village machine"
 ).split()
-_BY_SECONDS = {
-    "llama_loop": "one row after another through llama_cpp.Llama",
-    "llama_server": LlamaServer.name,
-}
 _Side = tuple[float, float]  # seconds for all rows, and decoded tokens a second
 
 
@@ -311,7 +248,7 @@ def batch_job(path: Path, options: BenchOptions) -> BenchResult:
         together = [(prompt * mean)[:mean] for prompt in prompts[: settings.slots]]
         with loaded(path, settings, TOGETHER) as engine:
             window = lockstep(engine, together, tokens)
-        return window.wall_s, window.wall_tps
+        return window.wall_s, wall_tps(window)
 
     def llama_loop(_: int) -> _Side:
         """Answer one row after another."""
@@ -335,37 +272,28 @@ def batch_job(path: Path, options: BenchOptions) -> BenchResult:
             sides["llama_server"] = partial(llama_server, options.llama_server)
     taken = in_turn(sides, options.repeats)
     seconds = samples(taken, lambda side: side[0])
-    batch_tps, lockstep_tps = (
-        Samples(tps for _, tps in taken[side]) for side in ("batch", "lockstep")
-    )
-    ratios = {"of_lockstep": batch_tps / lockstep_tps}
-    titles = [f"rows in lockstep {lockstep_tps:.1f} tok/s"]
-    for side, title in _BY_SECONDS.items():
-        if side in sides:
-            ratios[f"of_{side}"] = seconds[side] / seconds["batch"]
-            titles.append(f"{title} {seconds[side]:.1f} s")
-    lines = [
-        f"{len(prompts)} rows, {prompt_tokens} prompt tokens in all, {tokens} "
-        f"generated for each, {settings.slots} slots, {settings.threads} threads: "
-        f"ingot batch {seconds['batch']:.1f} s, decode {batch_tps:.1f} tok/s"
-    ]
-    for title, values in zip(titles, ratios.values(), strict=True):
-        rounds = ", ".join(f"{value:.3f}" for value in values)
-        lines.append(f"  {title}: {values:.3f} times that (rounds: {rounds})")
-    figures: dict[str, Any] = {
+    decode = {side: Samples(tps for _, tps in taken[side]) for side in ("batch", "lockstep")}
+    ratios = {"of_lockstep": decode["batch"] / decode["lockstep"]}
+    others = [side for side in sides if side not in decode]
+    ratios |= {f"of_{side}": seconds[side] / seconds["batch"] for side in others}
+    figures = {
         "rows": len(prompts),
-        "slots": settings.slots,
-        "context": settings.context,
-        "threads": settings.threads,
-        "prompt_tokens": prompt_tokens,
         "decode_tokens": tokens,
         "batch_seconds": seconds["batch"],
-        "batch_decode_tps": batch_tps,
-        "lockstep_decode_tps": lockstep_tps,
+        "batch_decode_tps": decode["batch"],
+        "lockstep_decode_tps": decode["lockstep"],
         "llama_loop_seconds": seconds.get("llama_loop", []),
         "llama_server_seconds": seconds.get("llama_server", []),
         "ratios": ratios,
     }
+    title = (
+        f"{len(prompts)} rows, {prompt_tokens} prompt tokens in all, {tokens} generated for each,"
+        f" {settings.slots} slots, {settings.threads} threads: "
+    )
+    lines = compared(f"{title}tok/s of decode steps", decode)
+    if others:
+        whole = {side: seconds[side] for side in ("batch", *others)}
+        lines += compared("seconds from the first row to the last", whole)
     return BenchResult(figures, lines)
 
 

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from runtimes.machine.linechild import LineChild, exchange
 
-Loop = Callable[[Sequence[Sequence[int]], int], float]  # seconds by prompts and tokens of each
+Prompts = Sequence[list[int]]  # tokens of each
+Loop = Callable[[Prompts, int], float]  # seconds by prompts and tokens of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class NativeLoop:
 
     child: LineChild
 
-    def __call__(self, prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def __call__(self, prompts: Prompts, tokens: int) -> float:
         """Seconds that it took there."""
         seconds: float = self.child.ask({"prompts": prompts, "tokens": tokens})["seconds"]
         return seconds
@@ -49,8 +50,10 @@ def native_loop(library: str, path: Path, *numbers: int) -> Iterator[NativeLoop]
         yield NativeLoop(child)
 
 
-def _genai_model(folder: str, threads: int) -> Any:
-    """onnxruntime-genai's model; with 0 threads as any program that does not say how many."""
+def _genai(folder: str, threads: int, *, prefill: bool = True) -> Loop:
+    """A batch of onnxruntime-genai's generator; with 0 threads as any program has it that does not
+    say how many. Without ``prefill`` the first token of each prompt, which comes with that, is not
+    timed either."""
     import onnxruntime_genai as og
 
     og.disable_telemetry_events()
@@ -58,31 +61,24 @@ def _genai_model(folder: str, threads: int) -> Any:
     if threads:
         session = {"intra_op_num_threads": threads}
         config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
-    return og.Model(config)
+    model = og.Model(config)
 
-
-def _genai(folder: str, threads: int) -> Loop:
-    """The loop of onnxruntime-genai, without the first token of a prompt, which comes with the
-    prefill."""
-    import onnxruntime_genai as og
-
-    model = _genai_model(folder, threads)
-
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
-        seconds = 0.0
-        for prompt in prompts:
-            params = og.GeneratorParams(model)
-            length = len(prompt) + tokens + 1
-            # As long at least as at most: the end-of-sequence token does not end it.
-            params.set_search_options(do_sample=False, max_length=length, min_length=length)
-            generator = og.Generator(model, params)
-            generator.append_tokens(prompt)
+    def run(prompts: Prompts, tokens: int) -> float:
+        begin = time.perf_counter()
+        params = og.GeneratorParams(model)
+        # As long at least as at most: the end-of-sequence token does not end it.
+        length = len(prompts[0]) + tokens + (not prefill)
+        params.set_search_options(
+            do_sample=False, max_length=length, min_length=length, batch_size=len(prompts)
+        )
+        generator = og.Generator(model, params)
+        generator.append_tokens(list(map(list, prompts)))
+        if not prefill:
             generator.generate_next_token()
             begin = time.perf_counter()
-            for _ in range(tokens):
-                generator.generate_next_token()
-            seconds += time.perf_counter() - begin
-        return seconds
+        for _ in range(tokens):
+            generator.generate_next_token()
+        return time.perf_counter() - begin
 
     return run
 
@@ -101,34 +97,13 @@ def _llama(path: str, threads: int, context: int, batch: int) -> Loop:
         verbose=False,
     )
 
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def run(prompts: Prompts, tokens: int) -> float:
         begin = time.perf_counter()
         for prompt in prompts:
             # Below create_completion: an end-of-sequence token does not end it.
             for made, _ in enumerate(llama.generate(prompt, temp=0.0), start=1):
                 if made == tokens:
                     break
-        return time.perf_counter() - begin
-
-    return run
-
-
-def _genai_rows(folder: str, threads: int) -> Loop:
-    """A batch of onnxruntime-genai's generator."""
-    import onnxruntime_genai as og
-
-    model = _genai_model(folder, threads)
-
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
-        begin, length = time.perf_counter(), len(prompts[0]) + tokens
-        params = og.GeneratorParams(model)
-        params.set_search_options(
-            do_sample=False, max_length=length, min_length=length, batch_size=len(prompts)
-        )
-        generator = og.Generator(model, params)
-        generator.append_tokens(list(map(list, prompts)))
-        for _ in range(tokens):
-            generator.generate_next_token()
         return time.perf_counter() - begin
 
     return run
@@ -142,7 +117,7 @@ def _openvino(folder: str, threads: int) -> Loop:
 
     pipeline = ov.LLMPipeline(folder, "CPU", INFERENCE_NUM_THREADS=threads)
 
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def run(prompts: Prompts, tokens: int) -> float:
         config = ov.GenerationConfig()
         config.max_new_tokens = config.min_new_tokens = tokens
         config.ignore_eos = True
@@ -163,7 +138,7 @@ def _transformers(folder: str, threads: int) -> Loop:
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
 
-    def run(prompts: Sequence[Sequence[int]], tokens: int) -> float:
+    def run(prompts: Prompts, tokens: int) -> float:
         ids = torch.tensor(prompts)
         begin = time.perf_counter()
         model.generate(
@@ -180,9 +155,9 @@ def _transformers(folder: str, threads: int) -> Loop:
 
 
 _LOOPS: dict[str, Callable[..., Loop]] = {
-    "onnxruntime-genai": _genai,
+    "onnxruntime-genai": partial(_genai, prefill=False),
     "llama_cpp.Llama": _llama,
-    "batched onnxruntime-genai": _genai_rows,
+    "batched onnxruntime-genai": _genai,
     "openvino-genai": _openvino,
     "transformers": _transformers,
 }

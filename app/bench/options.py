@@ -1,7 +1,5 @@
 """Options that all comparisons of `ingot bench` share: the size of the work, and other programs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -26,17 +24,17 @@ class BenchOptions:
     what: list[str] | None = option(
         None,
         "speed (the default), native, churn, server, genai, prefix, strategies, "
-        "reproducible, sampling, device, constrained, speculation, adapters, worker, batch, "
+        "reproducible, sampling, constrained, speculation, adapters, worker, batch, "
         "memory, plan or tui; repeatable, or separated by commas.",
         metavar="NAME",
     )
     batch_sizes: str | None = option(
-        None, "speed and prefix: rows that decode together, separated by commas; speed has 1,8."
+        None, "speed: rows that decode together, separated by commas; 1,8 without."
     )
     depth: str | None = option(
         None,
         "Tokens that rows have behind them, separated by commas: of speed, which has"
-        " 0,1024,4096, native, server and prefix.",
+        " 0,1024,4096, native and server.",
     )
     flash_attention: FlashAttention = option(
         "auto", "llama.cpp's kernel of attention, of our side."
@@ -44,9 +42,6 @@ class BenchOptions:
     prompt_tokens: int = option(128, "Tokens of a prompt.", min=1)
     decode_tokens: int = option(32, "Tokens a row decodes.", min=2)
     repeats: int = option(5, "Runs of each; medians are shown.", min=1)
-    kernels: bool = option(
-        False, "speed: also compare llama.cpp's fast kernels with its safe ones (prefill)."
-    )
     rows: int = option(16, "Slots.", min=1, max=MOST_SLOTS, **_COMPARING)
     requests: int = option(
         64,

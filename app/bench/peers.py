@@ -14,12 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from app.bench.frame import HOW_TO_BUILD
-from app.bench.lockstep import batched_bench
-from app.bench.loops import native_loop
+from app.bench.frame import HOW_TO_BUILD, UNBOUNDED, batched_bench, greedy, loaded, run
+from app.bench.loops import Prompts, native_loop
 from app.bench.options import BATCH, BenchOptions
-from app.bench.server import IngotServer, LlamaServer, Server, ask, row_seconds
-from app.bench.work import UNBOUNDED, greedy, loaded, run
+from app.bench.server import IngotServer, LlamaServer, Server, ask, completions
 from app.sweeps import OURS
 from runtimes.errors import RequestError
 from runtimes.planner.measure import random_tokens
@@ -103,9 +101,7 @@ def _ingot(work: Work) -> Iterator[OpenedSide]:
         yield OpenedSide(one, engine.pid)
 
 
-def _by_ends(
-    work: Work, ends: Callable[[Sequence[list[int]], int], Sequence[float]]
-) -> Callable[[], Times]:
+def _by_ends(work: Work, ends: Callable[[Prompts, int], Sequence[float]]) -> Callable[[], Times]:
     """Times of a side that tells only when each row had ended: first tokens are timed with answers
     of one token."""
 
@@ -129,8 +125,13 @@ def _remote(url: str, work: Work) -> Iterator[OpenedSide]:
     """A server elsewhere, with the model that it lists first."""
     models = ask(f"{url}/v1/models")
     model = models["data"][0]["id"] if models.get("data") else ""
-    complete = partial(row_seconds, f"{url}/v1/completions", "max_tokens", model=model)
-    yield OpenedSide(_by_ends(work, complete))
+
+    def ends(prompts: Prompts, tokens: int) -> list[float]:
+        url_of = f"{url}/v1/completions"
+        found = completions(url_of, "max_tokens", prompts, tokens, model=model)
+        return [seconds for seconds, _ in found]
+
+    yield OpenedSide(_by_ends(work, ends))
 
 
 @contextmanager

@@ -1,68 +1,45 @@
-"""Prefill, a turn and batched decode behind short and long texts: of model files, of llama.cpp's
-fast kernels and its safe ones, and against the tools of the same llama.cpp, with their default
-kernel of attention ("auto") and without flash attention."""
+"""Prefill, a turn and batched decode of model files, behind short and long texts."""
 
-import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
-from app.bench.frame import BenchResult, Samples, in_turn, require_tool, run_tool, samples
-from app.bench.lockstep import batched_bench
+from app.bench.frame import Figures
 from app.bench.options import BenchOptions
-from app.bench.server import IngotServer, LlamaServer, Server
 from app.figures import aligned
-from runtimes.engine.engine import Engine
-from runtimes.errors import IngotError, RequestError
+from runtimes.errors import RequestError
 from runtimes.machine.hardware import memory_now
 from runtimes.models.memory import largest_context
 from runtimes.models.modelfile import ModelFile
-from runtimes.models.registry import backend_of, read_model
-from runtimes.planner.measure import (
-    DECODE_PROMPT,
-    TURN_TOKENS,
-    SpeedFigures,
-    Workload,
-    measure_depths,
-    prefill_tps,
-    random_tokens,
-)
-from runtimes.settings import FlashAttention, RunnerSettings
+from runtimes.models.registry import read_model
+from runtimes.planner.measure import TURN_TOKENS, SpeedFigures, Workload, measure_depths
+from runtimes.settings import RunnerSettings
 
 _DEPTHS, _ROWS = (0, 1024, 4096), (1, 8)  # unasked
 
 
 @dataclass(frozen=True, slots=True)
 class FileSpeed:
-    """One file's figures by depth. ``fast_over_safe`` is the prefill ratio of llama.cpp's two
-    settings."""
+    """One file's figures by depth."""
 
     model: ModelFile
     figures: dict[int, SpeedFigures]
-    fast_over_safe: float | None = None
 
 
 def measure_file(path: Path, options: BenchOptions) -> FileSpeed:
-    """Each depth with each number of rows; `--kernels` compares a GGUF file's settings as well.
+    """Each depth with each number of rows.
 
     Raises as ``measure_depths``; RequestError for a depth that the model's context has no room for.
     """
     model = read_model(path)
     settings = RunnerSettings(threads=options.threads, flash_attention=options.flash_attention)
-    work = _workload(options, _DEPTHS)
+    work = workload(options, _DEPTHS)
     work = replace(work, depths=_with_room(model, work, settings, asked=bool(options.depths)))
-    figures = measure_depths(path, work, repeats=options.repeats, settings=settings)
-    ratio = None
-    if options.kernels and "extra_buffers" in backend_of(model).knows:
-        ratio = _compare_kernels(path, options).median
-    return FileSpeed(model, figures, ratio)
+    return FileSpeed(model, measure_depths(path, work, repeats=options.repeats, settings=settings))
 
 
-def _workload(options: BenchOptions, depths: tuple[int, ...]) -> Workload:
+def workload(options: BenchOptions, depths: tuple[int, ...]) -> Workload:
+    """The work of a comparison behind ``depths``, unless others are asked for."""
     return Workload(
         options.sizes or _ROWS,
         options.prompt_tokens,
@@ -89,26 +66,12 @@ def _with_room(
     return found
 
 
-def _compare_kernels(path: Path, options: BenchOptions) -> Samples:
-    """Prefill speed with the processor's special kernels over that without, round by round."""
-    tokens = options.prompt_tokens
-    settings = RunnerSettings(slots=1, context=tokens + 1, threads=options.threads)
-
-    def one(extra: bool) -> float:
-        # One engine at a time: see app.bench.work.loaded.
-        with Engine.load(path, replace(settings, extra_buffers=extra)) as engine:
-            prefill_tps(engine, tokens)
-            return prefill_tps(engine, tokens)
-
-    return Samples(one(True) / one(False) for _ in range(options.repeats))
-
-
-def speed_report(files: Sequence[FileSpeed]) -> tuple[list[dict[str, Any]], list[str]]:
+def speed_report(files: Sequence[FileSpeed]) -> tuple[list[Figures], list[str]]:
     """Figures of each file and depth for programs, and the table of all for people."""
     rows = sorted(next(iter(files[0].figures.values())).decode_tps)
     fewest, *more = rows
     head = ["file", "runtime", "MB", "depth", "prefill", f"turn of {TURN_TOKENS}"]
-    table = [[*head, *map(_rows, rows), *(f"{n} : {fewest}" for n in more)]]
+    table = [[*head, *map(rows_of, rows), *(f"{n} : {fewest}" for n in more)]]
     report = []
     for file in files:
         model = file.model
@@ -124,7 +87,6 @@ def speed_report(files: Sequence[FileSpeed]) -> tuple[list[dict[str, Any]], list
                     "turn_tps": figures.turn_tps,
                     "decode_tps": decode,
                     "decode_ratio": scaling,
-                    "fast_over_safe_prefill": file.fast_over_safe,
                 }
             )
             names = [model.path.name, model.runtime, f"{model.nbytes / 1e6:,.1f}"]
@@ -133,146 +95,9 @@ def speed_report(files: Sequence[FileSpeed]) -> tuple[list[dict[str, Any]], list
             numbers += [f"{scaling[n]:.2f}x" for n in more]
             table.append([*([""] * 3 if number else names), *numbers])
     title = "tokens a second behind so many tokens (depth): prefill, a turn, decode of all rows"
-    lines = [title, *aligned(table)]
-    lines += [
-        f"{file.model.path.name}: prefill with the fast kernels is "
-        f"{file.fast_over_safe:.2f}x that with the safe ones"
-        for file in files
-        if file.fast_over_safe is not None
-    ]
-    return report, lines
+    return report, [title, *aligned(table)]
 
 
-def _rows(number: int) -> str:
+def rows_of(number: int) -> str:
+    """A number of rows in words."""
     return f"{number} row{'s' if number > 1 else ''}"
-
-
-# Against llama.cpp's tools.
-
-Work = tuple[int, str]  # the depth, and what is done there
-Speeds = dict[Work, float]  # tokens a second
-
-_KERNELS: dict[str, FlashAttention] = {"": "auto", " -fa off": "off"}
-_PREFILL, _TURN = "prefill", f"turn of {TURN_TOKENS}"
-
-
-def native_at_depths(path: Path, options: BenchOptions) -> BenchResult:
-    """The engine against `llama-bench`, and for several rows against `llama-batched-bench`."""
-    single = require_tool(options.llama_bench, "llama-bench")
-    several = require_tool(options.batched_bench, "llama-batched-bench")
-    work = _workload(options, (0,))
-
-    def ours(_: int) -> Speeds:
-        settings = RunnerSettings(threads=options.cores, flash_attention=options.flash_attention)
-        found: Speeds = {}
-        for depth, speed in measure_depths(path, work, repeats=1, settings=settings).items():
-            found |= {(depth, _PREFILL): speed.prefill_tps, (depth, _TURN): speed.turn_tps}
-            found |= {(depth, _decode(rows)): tps for rows, tps in speed.decode_tps.items()}
-        return found
-
-    def theirs(kernel: FlashAttention, _: int) -> Speeds:
-        """Speeds of llama.cpp's own benchmarks with their defaults but for the threads."""
-        threads, tokens = options.cores, work.decode_tokens
-        command: list[object] = [single, "-m", path, "-t", threads, "-fa", kernel, "-r", 1]
-        command += ["-p", f"{work.prompt_tokens},{TURN_TOKENS}", "-n", tokens]
-        command += ["-d", ",".join(map(str, work.depths)), "-o", "jsonl"]
-        found: Speeds = {}
-        for line in map(json.loads, run_tool(command).splitlines()):
-            kinds = {_PREFILL: work.prompt_tokens, _TURN: TURN_TOKENS, _decode(1): 0}
-            for kind, prompt in kinds.items():
-                if line["n_prompt"] == prompt:
-                    found[line["n_depth"], kind] = line["avg_ts"]
-        for rows in work.rows:
-            for depth in work.depths if rows > 1 else ():
-                prompt = max(depth, DECODE_PROMPT)
-                words: list[object] = [several, "-m", path, "-t", threads, "-tb", threads]
-                # The prompt is read once, and copied to all rows.
-                words += ["-pps", "-npp", prompt, "-ntg", tokens, "-npl", rows]
-                words += ["-c", rows * (prompt + tokens + 1), "-fa", kernel]
-                found[depth, _decode(rows)] = batched_bench(words)["speed_tg"]
-        return found
-
-    sides: dict[str, Callable[[int], Speeds]] = {"ingot": ours}
-    for name, kernel in _KERNELS.items():
-        sides[f"llama.cpp{name}"] = partial(theirs, kernel)
-    return _result(options, in_turn(sides, options.repeats))
-
-
-def server_at_depths(path: Path, options: BenchOptions) -> BenchResult:
-    """`ingot serve` against `llama-server`, both by what a client waits for. Raises IngotError for
-    answers that take no longer than their first tokens."""
-    program = require_tool(options.llama_server, "llama-server")
-    work, vocabulary = _workload(options, (0,)), read_model(path).vocab_size
-
-    def prompt(server: Server, depth: int, tokens: int) -> float:
-        """Tokens a second of a prompt, and of the token behind it."""
-        (past,), own = random_tokens(vocabulary, 1, depth), random_tokens(vocabulary, 1, tokens)
-        return tokens / _seconds(server, past, own, 1)
-
-    def answers(server: Server, depth: int, rows: int) -> float:
-        """Tokens a second of all rows, without the time to their first ones."""
-        (past,), tokens = random_tokens(vocabulary, 1, depth), work.decode_tokens
-        first, whole = (
-            _seconds(server, past, random_tokens(vocabulary, rows, DECODE_PROMPT), made)
-            for made in (1, tokens + 1)
-        )
-        if whole <= first:
-            raise IngotError(f"{tokens} tokens are too few to be timed; --decode-tokens sets more")
-        return rows * tokens / (whole - first)
-
-    def speeds(start: Callable[[RunnerSettings], Server], _: int) -> Speeds:
-        found: Speeds = {}
-        for rows in work.rows:
-            with start(options.settings(work.context, rows=rows)) as server:
-                for depth in work.depths:
-                    if rows == work.rows[0]:
-                        found[depth, _PREFILL] = prompt(server, depth, work.prompt_tokens)
-                        found[depth, _TURN] = prompt(server, depth, TURN_TOKENS)
-                    found[depth, _decode(rows)] = answers(server, depth, rows)
-        return found
-
-    sides = {IngotServer.name: partial(speeds, partial(IngotServer, path))}
-    for name, kernel in _KERNELS.items():
-        start = partial(LlamaServer, program, path, flash_attention=kernel)
-        sides[f"{LlamaServer.name}{name}"] = partial(speeds, start)
-    return _result(options, in_turn(sides, options.repeats))
-
-
-def _decode(rows: int) -> str:
-    return f"decode, {_rows(rows)}"
-
-
-def _seconds(server: Server, past: list[int], rows: Sequence[list[int]], tokens: int) -> float:
-    """Seconds of answers of so many tokens, one to each row's own tokens behind ``past``, which the
-    server has read before."""
-    if past:
-        server.complete([past] * len(rows), 1, len(rows))
-    begin = time.perf_counter()
-    server.complete([past + own for own in rows], tokens, len(rows))
-    return time.perf_counter() - begin
-
-
-def _result(options: BenchOptions, taken: Mapping[str, Sequence[Speeds]]) -> BenchResult:
-    """``taken`` has our side first."""
-    ours, *theirs = taken
-    cells: list[dict[str, Any]] = []
-    table = [["depth", "work", *taken, "ratio to the best"]]
-    for work in sorted(taken[ours][0], key=lambda work: work[0]):
-        speeds = samples(taken, itemgetter(work))
-        best = max((speeds[side] for side in theirs), key=lambda samples: samples.median)
-        ratio = speeds[ours] / best
-        depth, kind = work
-        cells.append({"depth": depth, "work": kind, "tps": speeds, "ratio": ratio})
-        row = [f"{depth:,}", kind, *(f"{tps:,.1f}" for tps in speeds.values())]
-        table.append([*row, ratio.told(".2f")])
-    figures = {
-        "threads": options.cores,
-        "prompt_tokens": options.prompt_tokens,
-        "decode_tokens": options.decode_tokens,
-        "speeds": cells,
-    }
-    title = (
-        f"tokens a second behind so many tokens (depth), {options.cores} threads; a prefill has"
-        f" {options.prompt_tokens:,} tokens, and decoded are {options.decode_tokens:,} of each row"
-    )
-    return BenchResult(figures, [title, *aligned(table)])

@@ -7,16 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.bench.churn import churn
 from app.bench.estimates import memory, plan
 from app.bench.frame import BenchResult
-from app.bench.jobs import batch_job, prefix, prefix_at_depths, reproducible, strategies
-from app.bench.lockstep import adapters, constrained, device, genai, native
+from app.bench.itself import adapters, churn, constrained, sampling, speculation, worker_overhead
+from app.bench.jobs import batch_job, prefix, reproducible, strategies
 from app.bench.options import BenchOptions
-from app.bench.overhead import sampling, worker_overhead
-from app.bench.server import server
-from app.bench.speculation import speculation
-from app.bench.speed import native_at_depths, server_at_depths
+from app.bench.others import genai, native, native_at_depths, server, server_at_depths
 from app.bench.tui import tui
 from quantize.manifest import NAME, load_manifest
 from quantize.source.synthetic import SHAPES
@@ -47,11 +43,10 @@ BENCHMARKS: dict[str, Benchmark] = {
     "churn": Benchmark(churn),
     "server": Benchmark(server, "llamacpp", at_depths=server_at_depths),
     "genai": Benchmark(genai, "onnx"),
-    "prefix": Benchmark(prefix, at_depths=prefix_at_depths),
+    "prefix": Benchmark(prefix),
     "strategies": Benchmark(strategies),
     "reproducible": Benchmark(reproducible),
     "sampling": Benchmark(sampling),
-    "device": Benchmark(device, "llamacpp"),
     "constrained": Benchmark(constrained),
     "speculation": Benchmark(speculation),
     "adapters": Benchmark(adapters),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.bench.frame import rounded
+from app.bench.frame import Figures, rounded
 from app.sweeps import OURS, Sweep, about, by_side, groups, named, tables, verdicts
 from quantize.disk import outfile
 from quantize.report.picture import LINE, SOFT, save, svg_of
@@ -22,9 +22,9 @@ _ALT = "Generated tokens a second by the number of rows"
 _LINES = ("-", "--", ":", "-.")
 
 
-def as_object(sweep: Sweep) -> dict[str, Any]:
+def as_object(sweep: Sweep) -> Figures:
     """All figures, for programs."""
-    found: dict[str, Any] = rounded(asdict(sweep))
+    found: Figures = rounded(asdict(sweep))
     return found
 
 

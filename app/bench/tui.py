@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench.frame import BenchResult, Samples, in_turn, samples
+from app.bench.frame import BenchResult, Figures, Samples, in_turn, samples
 from app.bench.options import BenchOptions
 from runtimes.errors import IngotError
 from runtimes.machine.processes import Child
@@ -46,7 +46,7 @@ def tui(path: Path, options: BenchOptions) -> BenchResult:
     answer of the model in ``path``. Raises IngotError when the app does not start here."""
     streams = [_streamed(kind, options.seconds) for kind in ("code", "prose")]
     long_chat = _long_chat(_MESSAGES)
-    openings = _openings(path, options.repeats)
+    paint = Samples(_first_paint(path) for _ in range(options.repeats))
     sides: dict[str, Callable[[int], tuple[float, float]]] = {
         "run": partial(_by_command, path, options.decode_tokens),
         "app": partial(_by_app, path, options.decode_tokens),
@@ -58,12 +58,13 @@ def tui(path: Path, options: BenchOptions) -> BenchResult:
     figures = {
         "streams": [stream.figures for stream in streams],
         "long_chat": long_chat.figures,
-        "openings": openings.figures,
+        "openings": {"first_paint_s": paint},
         "decode_tps": [{"run": a, "app": b} for a, b in zip(command, app, strict=True)],
         "decode_ratio": ratio,
         "core_share": shares,
     }
-    lines = [line for result in (*streams, long_chat, openings) for line in result.lines]
+    lines = [line for result in (*streams, long_chat) for line in result.lines]
+    lines.append(f"first paint {paint:.2f} s after the start")
     lines.append(
         f"decode in the app against `ingot run`: {ratio - 1:+.1%} "
         f"({len(app)} pairs; the screen took {shares:.1%} of a core)"
@@ -77,15 +78,8 @@ def _streamed(kind: str, seconds: float) -> BenchResult:
     """
     given, ran = _child("stream", kind, str(seconds), str(RATE), keys=KEYS)
     key_ms = _latencies_ms(ran.keys, given.pop("keys"))
-    half, most, words = _within(key_ms)
-    figures = {
-        "kind": kind,
-        **given,
-        "keys_sent": len(ran.keys),
-        "key_p50_ms": half,
-        "key_p95_ms": most,
-        "key_ms": key_ms,
-    }
+    most, words = _within(key_ms)
+    figures = {"kind": kind, **given, "keys_sent": len(ran.keys), "key_p95_ms": most}
     complete = given["stored"] and not given["words_lost"]
     lost = "nothing lost" if complete else f"{given['words_lost']} words lost"
     line = (
@@ -99,41 +93,28 @@ def _streamed(kind: str, seconds: float) -> BenchResult:
 def _long_chat(messages: int) -> BenchResult:
     """A chat of so many messages opened, then scrolled up; times from scrolling to the picture."""
     given, _ = _child("long", str(messages))
-    frames_ms = [1e3 * s for s in given["frames_s"]]
-    told = {name: given[name] for name in ("open_s", "open_cpu_s", "mounted")}
+    frames = _within([1e3 * s for s in given.pop("frames_s")])[1]
     line = (
         f"{messages:,} messages: open in {given['open_s']:.2f} s ({given['open_cpu_s']:.2f} s of "
-        f"processor), {len(frames_ms)} pictures of scrolling: {_within(frames_ms)[2]}; "
-        f"{given['mounted']} messages mounted"
+        f"processor), pictures of scrolling: {frames}; {given['mounted']} messages mounted"
     )
-    return BenchResult({"messages": messages, **told, "frames_ms": frames_ms}, [line])
+    return BenchResult({"messages": messages, **given}, [line])
 
 
-def _openings(path: Path, repeats: int) -> BenchResult:
-    """Seconds from the start of `ingot chat` to its frame on the terminal, and of the first opening
-    of every other screen, from the key to the picture; each the median of ``repeats``."""
-    paint = Samples()
-    for _ in range(repeats):
-        ran = _run_in_terminal("app", "chat", path, awaited=_FRAME, then=_QUIT)
-        if ran.awaited_s is None:
-            raise IngotError(f"the app was not drawn: {ran.last}")
-        paint.append(ran.awaited_s)
-    opened = [_child("open", str(path))[0] for _ in range(repeats)]
-    screens = {name: Samples(one[name] for one in opened) for name in opened[0]}
-    slowest = max(screens, key=lambda name: screens[name].median)
-    line = (
-        f"first paint {paint:.2f} s after the start; the slowest first opening of a screen:"
-        f" {slowest}, {1e3 * screens[slowest].median:.0f} ms"
-    )
-    return BenchResult({"first_paint_s": paint, "screens_s": screens}, [line])
+def _first_paint(path: Path) -> float:
+    """Seconds from the start of `ingot chat` to its frame on the terminal."""
+    ran = _run_in_terminal("app", "chat", path, awaited=_FRAME, then=_QUIT)
+    if ran.awaited_s is None:
+        raise IngotError(f"the app was not drawn: {ran.last}")
+    return ran.awaited_s
 
 
-def _within(samples_ms: list[float]) -> tuple[float, float, str]:
-    """Limits that half of the samples and 95% of them keep, also in words."""
+def _within(samples_ms: list[float]) -> tuple[float, str]:
+    """The limit that 95% of the samples keep, and in words those of others."""
     ordered = sorted(samples_ms)
     half, most = ordered[len(ordered) // 2], ordered[int(0.95 * (len(ordered) - 1))]
     words = f"half within {half:.0f} ms, 95% within {most:.0f} ms, the slowest {ordered[-1]:.0f} ms"
-    return half, most, words
+    return most, words
 
 
 def _latencies_ms(sent: list[float], seen: list[list[float]]) -> list[float]:
@@ -163,7 +144,7 @@ class _Ran:
     awaited_s: float | None = None
 
 
-def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[dict[str, Any], _Ran]:
+def _child(job: str, *arguments: str, keys: float = 0.0) -> tuple[Figures, _Ran]:
     """Figures that the child wrote, and how it ran."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"

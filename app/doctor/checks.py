@@ -14,9 +14,8 @@ from typing import Any, Literal, get_args
 import psutil
 
 from app.bench.estimates import memory_check, regret
-from app.bench.frame import Samples
+from app.bench.frame import TOGETHER, Samples, encoded, greedy, loaded, random_prompts, run
 from app.bench.jobs import AnswerParting, compare
-from app.bench.work import TOGETHER, encoded, greedy, loaded, random_prompts, run
 from runtimes.api import EngineApi
 from runtimes.errors import IngotError
 from runtimes.machine.gpus import GpuWatch, tokens_per_joule

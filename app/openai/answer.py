@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypedDict, cast
 
 from app.figures import timings_json, usage_json
@@ -13,14 +13,13 @@ from app.openai.tool_parser import (
     CallBegin,
     ContentDelta,
     Delta,
-    ThoughtDelta,
     ToolParser,
 )
-from app.openai.validation import Problem
+from app.openai.validation import Given, JsonObject, Problem
 from runtimes.request import Completion, FinishReason, Timings, Usage
 
-TokenLogprobs = list[dict[str, Any]]
-ToolCalls = list[dict[str, Any]]  # as OpenAI's messages have them
+TokenLogprobs = list[JsonObject]
+ToolCalls = list[JsonObject]  # as OpenAI's messages have them
 IN_REASONING = "within the reasoning"
 
 
@@ -45,7 +44,7 @@ class Answer:
     responses: Sequence[str] | None = None  # of each turn of a conversation
     label: str | None = None  # the likeliest, with the probabilities of all
     probabilities: Mapping[str, float] | None = None
-    scores: Sequence[Mapping[str, Any]] | None = None  # of each continuation
+    scores: Sequence[Given] | None = None  # of each continuation
     best: int | None = None  # the place of the likeliest in ``scores``
     best_norm: int | None = None  # the same, by the log-probability of a character
     embedding: Sequence[float] | None = None
@@ -61,15 +60,15 @@ class Answer:
     partial: str | None = None  # beside an error: what there was of the response
     created: float | None = None  # Unix seconds; OpenAI's bodies have it, flat records do not
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the journal's form."""
         values = {name: getattr(self, name) for name in _NAMES}
         if self.error is not None:
-            values["error"] = {"code": self.error.code, "message": self.error.message}
+            values["error"] = asdict(self.error)
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Answer:
+    def from_json(cls, value: Given) -> Answer:
         """From any journal: what an older one lacks is None."""
         known = {name: value[name] for name in _NAMES if name in value}
         if "error" in known:
@@ -110,14 +109,14 @@ _MOST_COUNT, _MOST_NUMBER = 2**31, 1e15
 _FLOATS: set[type] = {int, float}
 
 
-def is_answer(value: Mapping[str, Any]) -> bool:
+def is_answer(value: Given) -> bool:
     """Whether ``Answer.from_json`` can read an object of a journal that anybody may have written,
     and what it makes of it can be shown: every field that it knows is of its kind."""
-    for name, found in value.items():
-        if name in _CHECKS and not _CHECKS[name](found):  # the others are of another version
-            return False
-    best = value.get("best"), value.get("best_norm")
-    return all(one is None or one < len(value.get("scores", ())) for one in best)
+    # Names without a check are of another version.
+    if not all(check(value[name]) for name, check in _CHECKS.items() if name in value):
+        return False
+    scores = len(value.get("scores", ()))
+    return all(value[name] < scores for name in ("best", "best_norm") if name in value)
 
 
 def is_number(value: Any, most: float = _MOST_NUMBER) -> bool:
@@ -140,6 +139,16 @@ def list_of(kinds: set[type]) -> Callable[[Any], bool]:
     return lambda found: isinstance(found, list) and set(map(type, found)) <= kinds
 
 
+def _all_of(kind: type, check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Make a check for lists, or objects, whose values pass another one."""
+
+    def passes(found: Any) -> bool:
+        values = found.values() if isinstance(found, dict) else found
+        return isinstance(found, kind) and all(map(check, values))
+
+    return passes
+
+
 _is_vector = list_of(_FLOATS)
 
 
@@ -149,20 +158,18 @@ def _is_problem(value: Any) -> bool:
 
 
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("response", "label", "finish_reason", "partial"), is_text),
-    **dict.fromkeys(("reasoning", "finish_details"), is_text),
+    **dict.fromkeys(
+        ("response", "label", "finish_reason", "partial", "reasoning", "finish_details"), is_text
+    ),
     **dict.fromkeys(("scores", "logprobs", "choices", "tool_calls"), list_of({dict})),
+    **dict.fromkeys(("best", "best_norm"), is_count),
     "error": _is_problem,
     "responses": list_of({str}),
-    "probabilities": lambda found: isinstance(found, dict) and all(map(is_number, found.values())),
-    "best": is_count,
-    "best_norm": is_count,
+    "probabilities": _all_of(dict, is_number),
     "embedding": _is_vector,
-    "embeddings": lambda found: isinstance(found, list) and all(map(_is_vector, found)),
-    "usage": lambda found: isinstance(found, dict) and all(map(is_count, found.values())),
-    "timings": lambda found: (
-        isinstance(found, dict) and all(one is None or is_number(one) for one in found.values())
-    ),
+    "embeddings": _all_of(list, _is_vector),
+    "usage": _all_of(dict, is_count),
+    "timings": _all_of(dict, lambda one: one is None or is_number(one)),
     "created": lambda found: is_number(found, 1e11),  # the year 5138
 }
 # What only the answers to some tasks have.
@@ -184,7 +191,7 @@ def answer_of(
     last = completions[-1]
     choices = [_choice(sample, parser()) for sample in last.choices]
     first = choices[0]
-    beside: dict[str, Any] = {name: first.get(name) for name in _BESIDE}
+    beside: JsonObject = {name: first.get(name) for name in _BESIDE}
     return Answer(
         first["text"],
         responses=[one.text for one in completions] if len(completions) > 1 else None,
@@ -195,7 +202,7 @@ def answer_of(
     )
 
 
-def figures_of(completions: Sequence[Completion]) -> dict[str, Any]:
+def figures_of(completions: Sequence[Completion]) -> JsonObject:
     """Counts and times of an answer that took all of ``completions``, by their names there."""
     # A prompt counts once, however many samples were taken of it.
     asked = [one.usage for one in completions]
@@ -232,19 +239,22 @@ def _choice(sample: Completion, parser: ToolParser | None) -> Choice:
 
 def joined(deltas: Sequence[Delta]) -> tuple[str, ToolCalls]:
     """The text and the calls that they make together."""
-    text, calls = "", list[dict[str, Any]]()
+    text, calls = "", list[JsonObject]()
     for delta in deltas:
-        match delta:
+        match delta:  # no thoughts: a parser is given the answer only
             case ContentDelta():
                 text += delta.text
-            case ThoughtDelta():
-                pass  # a parser is given the answer only
             case CallBegin():
-                function = {"name": delta.name, "arguments": ""}
-                calls.append({"id": delta.id, "type": "function", "function": function})
+                calls.append(begun_call(delta))
             case ArgumentsDelta():
                 calls[delta.index]["function"]["arguments"] += delta.text
     return text, calls
+
+
+def begun_call(begin: CallBegin) -> JsonObject:
+    """A call without its arguments, as OpenAI's messages have it."""
+    function = {"name": begin.name, "arguments": ""}
+    return {"id": begin.id, "type": "function", "function": function}
 
 
 def failure_of(
@@ -292,7 +302,7 @@ def logprob_entries(
     ]
 
 
-def _entry(piece: bytes, logprob: float | None) -> dict[str, Any]:
+def _entry(piece: bytes, logprob: float | None) -> JsonObject:
     return {
         "token": piece.decode("utf-8", errors="replace"),
         "bytes": list(piece),

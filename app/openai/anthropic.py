@@ -3,8 +3,6 @@
 Source of the format: the Messages and Count tokens pages of Anthropic's API reference.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -21,14 +19,15 @@ from app.openai.request import (
     message_reasoning,
     sampling_of,
 )
-from app.openai.task import Task, merged, parts_text
+from app.openai.task import Task, merged, parts_text, task_at
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import ToolFields, Tools, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
+    Given,
     Ignored,
     InputError,
-    as_unicode,
+    JsonObject,
     check_count,
     fields_of,
     require_list,
@@ -64,22 +63,16 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
     ignored = _FIELDS.check(body)
     if not counted and body.get("max_tokens") is None:
         raise InputError("missing_parameter", "body has no 'max_tokens'")
-    history = [*_system(body.get("system")), *_messages(body.get("messages"))]
-    last = history[-1]
-    if last.get("tool_calls"):
-        said = "messages: what the last message's calls have returned is missing"
-        raise InputError("wrong_type", said)
-    turns = (history.pop()["content"],) if last["role"] == "user" else ()
+    said = [*_system(body.get("system")), *_messages(body.get("messages"))]
+    task = task_at(merged(said, ("user",)), "messages")
     tools, sampling = _tools(body, ignored), _sampling(body, defaults)
-    return completed(Task(tuple(history), turns), body, tools, sampling, ignored, defaults)
+    return completed(task, body, tools, sampling, ignored, defaults)
 
 
-def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:
+def _sampling(body: Given, defaults: SamplingParams) -> SamplingParams | None:
     given = {name: body[name] for name in _SAMPLED if body.get(name) is not None}
-    stops = body.get("stop_sequences")
-    if stops is not None:
-        if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-            raise InputError("wrong_type", "stop_sequences must be a list of texts")
+    if (stops := body.get("stop_sequences")) is not None:
+        require_list(stops, "stop_sequences", "a list of texts")
         given["stop"] = stops
     config = body.get("output_config") or {}
     require_object(config, "output_config")
@@ -94,7 +87,7 @@ def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
     return sampling_of(given, "chat", defaults, message_reasoning(body))
 
 
-def _tools(body: Mapping[str, Any], ignored: Ignored) -> Tools | None:
+def _tools(body: Given, ignored: Ignored) -> Tools | None:
     given, choice = body.get("tools"), body.get("tool_choice") or {"type": "auto"}
     require_object(choice, "tool_choice")
     wanted = choice.get("type")
@@ -139,9 +132,7 @@ def _messages(value: Any) -> list[Message]:
         if role not in ("user", "assistant", "system"):
             raise InputError("wrong_type", f"{where}.role must be user or assistant")
         messages.extend(_of_blocks(role, content, f"{where}.content"))
-    if not messages:
-        raise InputError("empty_prompt", "messages say nothing")
-    return merged(messages, ("user",))
+    return messages
 
 
 def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
@@ -150,7 +141,7 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
         content = [{"type": "text", "text": content}]
     require_list(content, where, "a text or a list")
     texts: list[str] = []
-    calls: list[dict[str, Any]] = []
+    calls: list[JsonObject] = []
     results: list[Message] = []
     thoughts: list[str] = []
     for number, block in enumerate(content):
@@ -160,21 +151,22 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
             case "text", _:
                 texts.append(_text(block.get("text"), f"{at}.text"))
             case "tool_use", "assistant":
-                calls.append(_call(block, at))
+                said = {"name": block.get("name"), "arguments": block.get("input")}
+                calls.append({"id": block.get("id"), "function": said})
             case "tool_result", "user":
                 text = _text(block.get("content") or "", f"{at}.content")
+                text = f"Error: {text}" if block.get("is_error") else text
                 identity = block.get("tool_use_id")
                 if not isinstance(identity, str):
                     raise InputError("wrong_type", f"{at}.tool_use_id must be a text")
-                said = f"Error: {text}" if block.get("is_error") else text
-                results.append({"role": "tool", "content": said, "tool_call_id": identity})
+                results.append({"role": "tool", "content": text, "tool_call_id": identity})
             case "thinking", "assistant":
                 thoughts.append(_text(block.get("thinking"), f"{at}.thinking"))
             case "redacted_thinking", "assistant":
                 pass  # nobody but its provider can read it
             case other, _:
-                said = f"{at}.type: {shown(other)} is not supported here"
-                raise InputError("unsupported_parameter", said)
+                why = f"{at}.type: {shown(other)} is not supported here"
+                raise InputError("unsupported_parameter", why)
     text = "".join(texts)
     more = {"reasoning_content": "\n\n".join(thoughts)} if thoughts else {}
     if calls:
@@ -184,15 +176,6 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
             raise InputError("empty_prompt", f"{where} is blank")
         return results
     return [*results, {"role": role, "content": text, **more}]
-
-
-def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
-    identity, name, given = block.get("id"), block.get("name"), block.get("input")
-    if not isinstance(identity, str) or not isinstance(name, str):
-        raise InputError("wrong_type", f"{where} must have an id and a name")
-    require_object(given, f"{where}.input")
-    as_unicode(json.dumps([identity, name, given], ensure_ascii=False), where)
-    return {"id": identity, "type": "function", "function": {"name": name, "arguments": given}}
 
 
 # Answers as Anthropic's Messages API has them: whole, as events, and errors.
@@ -206,7 +189,7 @@ _STOPS = {
 }
 
 
-def _ended(answer: Answer, stop: str | None) -> dict[str, Any]:
+def _ended(answer: Answer, stop: str | None) -> JsonObject:
     reason = "stop_sequence" if stop is not None else _STOPS[answer.finish_reason or "stop"]
     return {"stop_reason": reason, "stop_sequence": stop}
 
@@ -222,12 +205,15 @@ def _usage(answer: Answer) -> dict[str, int]:
     }
 
 
+Events = list[JsonObject]
+
+
 class MessageEvents:
     """One message: as a whole, or the events that tell of it from its deltas. ``stop`` is the stop
     sequence that ended it."""
 
-    def __init__(self, name: str, model: str, prompt_tokens: int, _: Mapping[str, Any]) -> None:
-        self._head: dict[str, Any] = {
+    def __init__(self, name: str, model: str, prompt_tokens: int, _: Given) -> None:
+        self._head: JsonObject = {
             "id": f"msg_{name}",
             "type": "message",
             "role": "assistant",
@@ -240,11 +226,11 @@ class MessageEvents:
         self._index = -1
         self._open: str | None = None  # the type of the block that is being said
 
-    def begin(self) -> list[dict[str, Any]]:
+    def begin(self) -> Events:
         """The first ones."""
         return [{"type": "message_start", "message": self._head}, {"type": "ping"}]
 
-    def add(self, delta: Delta) -> list[dict[str, Any]]:
+    def add(self, delta: Delta) -> Events:
         """More of the answer."""
         match delta:
             case ThoughtDelta():
@@ -257,18 +243,18 @@ class MessageEvents:
             case ArgumentsDelta():
                 return [self._delta({"type": "input_json_delta", "partial_json": delta.text})]
 
-    def end(self, answer: Answer, stop: str | None) -> list[dict[str, Any]]:
+    def end(self, answer: Answer, stop: str | None) -> Events:
         """The last ones."""
         told = {"type": "message_delta", "delta": _ended(answer, stop), "usage": _usage(answer)}
         return [*self._stop(), told, {"type": "message_stop"}]
 
-    def failed(self, status: int, message: str) -> dict[str, Any]:
+    def failed(self, status: int, message: str) -> JsonObject:
         """The last one of a message that has an error."""
         return error_body(status, message)
 
-    def whole(self, answer: Answer, stop: str | None) -> dict[str, Any]:
+    def whole(self, answer: Answer, stop: str | None) -> JsonObject:
         """The body of an answer without an error."""
-        content: list[dict[str, Any]] = []
+        content: list[JsonObject] = []
         if answer.reasoning:
             content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
         if answer.response:
@@ -284,25 +270,25 @@ class MessageEvents:
         ended = _ended(answer, stop)
         return {**self._head, "content": content, **ended, "usage": _usage(answer)}
 
-    def _say(self, kind: str, text: str, **more: str) -> list[dict[str, Any]]:
+    def _say(self, kind: str, text: str, **more: str) -> Events:
         """More of a block of this type, which begins if another one is open."""
         opened = [] if self._open == kind else self._start({"type": kind, kind: "", **more})
         return [*opened, self._delta({"type": f"{kind}_delta", kind: text})]
 
-    def _start(self, block: dict[str, Any]) -> list[dict[str, Any]]:
+    def _start(self, block: JsonObject) -> Events:
         closed = self._stop()
         self._index += 1
         self._open = block["type"]
         begun = {"type": "content_block_start", "index": self._index, "content_block": block}
         return [*closed, begun]
 
-    def _stop(self) -> list[dict[str, Any]]:
+    def _stop(self) -> Events:
         if self._open is None:
             return []
         self._open = None
         return [{"type": "content_block_stop", "index": self._index}]
 
-    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+    def _delta(self, delta: JsonObject) -> JsonObject:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
 
@@ -318,7 +304,7 @@ _KINDS = {
 }
 
 
-def error_body(status: int, message: str) -> dict[str, Any]:
+def error_body(status: int, message: str) -> JsonObject:
     """An error in the form of this API."""
     found = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"type": found, "message": message}, "request_id": None}

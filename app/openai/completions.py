@@ -2,7 +2,6 @@
 before its answer, with the log-probabilities of the prompt's tokens.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +11,17 @@ from app.openai.task import Task
 from app.openai.validation import (
     MOST_ANSWERS,
     MOST_PROMPTS,
+    Given,
     InputError,
     check_bounds,
     check_count,
-    kind,
     require_object,
+    switch,
 )
 from runtimes.request import MOST_TOP_LOGPROBS, Completion, Request, SamplingParams
 
 
-def has_several(body: Mapping[str, Any]) -> bool:
+def has_several(body: Given) -> bool:
     """Whether a body has more than one prompt."""
     prompts = body.get("prompt")
     return isinstance(prompts, list) and len(prompts) > 1 and type(prompts[0]) is not int
@@ -38,10 +38,11 @@ def completion_tasks(
     several = isinstance(prompts, list) and bool(prompts) and type(prompts[0]) is not int
     if several:
         check_count(len(prompts), "prompt", "prompts", MOST_PROMPTS)
-        _check_answers(len(prompts), body, defaults)
-    echo = body.get("echo")
-    if echo is not None and not isinstance(echo, bool):
-        raise InputError("wrong_type", f"echo must be true or false, not {kind(echo)}")
+        samples = body.get("best_of") or body.get("n") or defaults.samples
+        if type(samples) is int:  # another is refused where it is read
+            asked = len(prompts) * min(samples, 10**9)
+            check_count(asked, "prompt times n", "answers", MOST_ANSWERS)
+    echo = switch(body, "echo")
     if echo and body.get("suffix"):
         raise InputError("invalid_value", "echo and suffix cannot both be given")
     if echo:
@@ -59,15 +60,7 @@ def completion_tasks(
     return tasks
 
 
-def _check_answers(prompts: int, body: Mapping[str, Any], defaults: SamplingParams) -> None:
-    samples = body.get("best_of") or body.get("n") or defaults.samples
-    if type(samples) is int and prompts * samples > MOST_ANSWERS:  # another is refused where read
-        asked = f"{prompts:,} times {min(samples, 10**9):,} answers"
-        said = f"prompt and n: {asked}, above the {MOST_ANSWERS} that a body may ask for"
-        raise InputError("invalid_value", said)
-
-
-def _top(body: Mapping[str, Any]) -> int:
+def _top(body: Given) -> int:
     """How many likeliest tokens an echoed prompt has; a wrong number is refused where the answer's
     own are read."""
     top = body.get("logprobs")

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.openai.validation import (
+    Given,
     InputError,
+    JsonObject,
     check_bounds,
     check_count,
     require_object,
@@ -18,7 +20,7 @@ from runtimes.grammars import MOST_CHOICES, SCHEMA, grammar_of
 from runtimes.request import Constraint
 
 
-def constraint_changes(body: Mapping[str, Any]) -> dict[str, Constraint | None]:
+def constraint_changes(body: Given) -> dict[str, Constraint | None]:
     """``{"constraint": ...}`` when the body says what the answer must be, else nothing; a plain
     text is None. Raises InputError."""
     wanted, outputs = body.get("response_format"), body.get("structured_outputs")
@@ -109,7 +111,7 @@ _LISTS = frozenset("anyOf allOf oneOf prefixItems items".split())  # a list of t
 _MAPS = frozenset("properties patternProperties $defs definitions".split())  # or by name
 
 
-def followed(schema: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], list[str]]:
+def followed(schema: Given, name: str) -> tuple[Given, list[str]]:
     """``schema`` as far as it can be followed, and the places of what is left out of it, which
     begin with ``name``. Raises InputError for a schema that is wrong."""
     try:
@@ -128,7 +130,7 @@ def _loosened(schema: Any, at: str, left_out: list[str]) -> Any:
     """``schema`` without what llguidance does not know."""
     if not isinstance(schema, Mapping):
         return schema
-    looser: dict[str, Any] = {}
+    looser: JsonObject = {}
     for key, value in schema.items():
         where = f"{at}.{key}"
         if _is_unknown(schema, key, value):
@@ -146,7 +148,7 @@ def _loosened(schema: Any, at: str, left_out: list[str]) -> Any:
     return looser
 
 
-def _is_unknown(schema: Mapping[str, Any], key: str, value: Any) -> bool:
+def _is_unknown(schema: Given, key: str, value: Any) -> bool:
     if key in ("minProperties", "maxProperties"):  # known only where all properties are required
         named, required = schema.get("properties"), schema.get("required")
         return isinstance(named, Mapping) and not (

@@ -10,6 +10,7 @@ from app.openai.task import Embed, Task
 from app.openai.validation import (
     MOST_INPUTS,
     InputError,
+    JsonObject,
     as_unicode,
     check_bounds,
     check_count,
@@ -20,7 +21,7 @@ from runtimes.errors import RequestError
 from runtimes.request import Completion
 
 # As JSON schemas.
-FIELDS: dict[str, Any] = {
+FIELDS: JsonObject = {
     "model": {"type": "string"},
     "input": {"anyOf": [{"type": "string"}, {"type": "array"}]},
     "encoding_format": {"enum": ["float", "base64"]},
@@ -90,7 +91,7 @@ def _short(vector: Sequence[float]) -> list[float]:
 
 def embeddings_body(
     vectors: Sequence[Sequence[float]], tokens: int, model: str, *, packed: bool
-) -> dict[str, Any]:
+) -> JsonObject:
     """The list object of OpenAI's API reference."""
     data = [
         {"object": "embedding", "index": index, "embedding": _packed(one) if packed else one}

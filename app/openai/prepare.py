@@ -3,15 +3,14 @@
 Chat, run, batch, compare and the server pass it; ``result`` is the door back.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from app.openai.task import Task, merged
 from app.openai.tool_forms import ToolForm, form_messages, form_of, own_messages, tools_constraint
 from app.openai.tool_parser import ToolParser
+from app.openai.validation import Given, JsonObject
 from app.prompts import PromptStyle, PromptTooLongError, require_short
 from runtimes.api import Encoder
 from runtimes.chat import Message
@@ -32,7 +31,7 @@ class PromptForm:
 
     messages: Sequence[Message]
     params: SamplingParams  # with what the tools allow
-    tools: list[dict[str, Any]] | None = None  # for the template
+    tools: list[JsonObject] | None = None  # for the template
     calls: ToolForm | None = None  # how the answer calls tools; None: it calls none
     names: tuple[str, ...] = ()  # of the tools
 
@@ -50,7 +49,7 @@ class Prepared:
     scored_from: int = 1
     embed: bool = False
     thinking: Thinking | None = None
-    variables: Mapping[str, Any] = field(default_factory=dict)  # that the template was given
+    variables: Given = field(default_factory=dict)  # that the template was given
 
     def changed(self, params: SamplingParams) -> SamplingParams:
         """``params`` in the place of those that it was prepared with, bound to what the tools
@@ -142,9 +141,9 @@ def prepare(
         return encoder.encode_chat(prompt, template, said.tools, variables), 1
 
     (ids, first), sent = _by_template(encode, said.messages)
-    if not ids:
-        raise RequestError("the prompt has no tokens")
     if bounded:
+        if not ids:
+            raise RequestError("the prompt has no tokens")
         _fitting(ids, encoder)
     thinking = _thinking(known, sent, variables, task.at) if task.then is None else None
     form = replace(said, messages=sent)
@@ -154,7 +153,7 @@ def prepare(
 def _thinking(
     template: str | None,
     sent: Sequence[Message],
-    variables: Mapping[str, Any],
+    variables: Given,
     at: ThinkingPlace | None,
 ) -> Thinking | None:
     form = thought_form(template)
@@ -206,7 +205,7 @@ def _with_known_role(message: Message, template: str | None) -> Message:
     """OpenAI's new name for the system is known to few templates."""
     if message["role"] != "developer" or "developer" in (template or ""):
         return message
-    known: Mapping[str, Any] = {**message, "role": "system"}
+    known: Given = {**message, "role": "system"}
     return known
 
 

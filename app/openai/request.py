@@ -5,7 +5,7 @@ Accepted beside OpenAI's parameters: ``top_k``, ``min_p``, ``repetition_penalty`
 ``ignore_eos`` and ``structured_outputs``, named as vLLM names them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -18,14 +18,18 @@ from app.openai.validation import (
     MOST_MESSAGES,
     MOST_STOP_CHARACTERS,
     MOST_STOPS,
+    Given,
     Ignored,
     InputError,
+    JsonObject,
+    as_switch,
     as_unicode,
     check_bounds,
     check_count,
     fields_of,
     require_object,
     shown,
+    switch,
     wrong_kind,
 )
 from runtimes.errors import RequestError
@@ -74,65 +78,65 @@ def body_task(
 
     Raises InputError naming what is missing, wrong or not supported.
     """
-    name, ignored = _PROMPT[endpoint], _FIELDS[endpoint, served].check(body, strict=strict)
-    prompt = body.get(name)
+    ignored = _FIELDS[endpoint, served].check(body, strict=strict)
+    prompt, tools, thoughts = body.get(_PROMPT[endpoint]), None, {}
     if prompt is None:
-        raise InputError("missing_parameter", f"body has no {name!r}")
-    chat = endpoint == "chat"
-    if chat:
+        raise InputError("missing_parameter", f"body has no {_PROMPT[endpoint]!r}")
+    if endpoint == "chat":
         if not isinstance(prompt, list) or any(isinstance(part, str) for part in prompt):
             raise InputError("wrong_type", "messages must be a list of messages with roles")
         check_count(len(prompt), "messages", "messages", MOST_MESSAGES)
-    elif not isinstance(prompt, str) and not are_ids(prompt):
+        task = replace(task_at(prompt, "body.messages"), variables=template_variables(body))
+        thoughts = chat_reasoning(body)
+        tools = tools_of(body, ToolFields(inside=True), ignored)
+    else:
+        task = replace(_text_task(prompt, body.get("suffix")), at=_place(body) if served else None)
+        if task.at is not None:
+            thoughts = chat_reasoning(body)
+        elif served:  # no thought is told apart, and none is bounded
+            for budget in sorted(BUDGETS):
+                if body.get(budget) is not None:
+                    ignored.note(budget, f"{budget} is not supported without thinking_at")
+    sampling = sampling_of(body, endpoint, defaults, thoughts)
+    return completed(task, body, tools, sampling, ignored, defaults)
+
+
+def _text_task(prompt: Any, suffix: Any) -> Task:
+    """A text that goes on, up to ``suffix`` if there is one. Raises InputError."""
+    ids = are_ids(prompt)
+    if not ids and not isinstance(prompt, str):
         said = "prompt must be a text or a list of token ids"
         raise InputError("unsupported_parameter", said)
-    ids = not chat and not isinstance(prompt, str)
-    suffix = None if chat or body.get("suffix") == "" else body.get("suffix")
-    if suffix is not None and (ids or not isinstance(suffix, str)):
+    if suffix in (None, ""):
+        return replace(Task(ids=tuple(prompt)) if ids else task_at(prompt, "body.prompt"), raw=True)
+    if ids or not isinstance(suffix, str):
         raise InputError("wrong_type", "suffix must be a text, and so must the prompt before it")
-    if suffix is not None:  # the prompt may be empty: what is before the cursor
-        suffix, task = as_unicode(suffix, "suffix"), Task((), (as_unicode(prompt, "prompt"),))
-    else:
-        task = Task(ids=tuple(prompt)) if ids else task_at(prompt, f"body.{name}")
-    variables = template_variables(body) if chat else None
-    at = _place(body) if served and not chat else None
-    if served and not chat and at is None:  # then no thought is told apart, and none is bounded
-        for budget in sorted(BUDGETS):
-            if body.get(budget) is not None:
-                ignored.note(budget, f"{budget} is not supported without thinking_at")
-    thoughts = chat_reasoning(body) if chat or at else {}
-    sampling = sampling_of(body, endpoint, defaults, thoughts)
-    tools = tools_of(body, ToolFields(inside=True), ignored) if chat else None
-    own = {"raw": not chat, "suffix": suffix, "variables": variables}
-    return completed(task, body, tools, sampling, ignored, defaults, at=at, **own)
+    # The prompt may be empty: what is before the cursor.
+    turns = (as_unicode(prompt, "prompt"),)
+    return Task(turns=turns, raw=True, suffix=as_unicode(suffix, "suffix"))
 
 
 def completed(
     task: Task,
-    body: Mapping[str, Any],
+    body: Given,
     tools: Tools | None,
     sampling: SamplingParams | None,
     ignored: Ignored,
     defaults: SamplingParams,
-    **own: Any,
 ) -> Task:
-    """The task of a body: its prompt, what was read in each dialect, ``own`` fields of one, and
-    ``OF_SERVERS``. Raises InputError, also for an answer that can be no call beside its
-    constraint."""
+    """``task`` with what was read in each dialect beside its prompt, and ``OF_SERVERS``. Raises
+    InputError, also for an answer that can be no call beside its constraint."""
     constraint = (sampling or defaults).constraint
     if tools is not None and constraint is not None and constraint.kind != "json_schema":
         raise InputError("invalid_value", "tools need an answer that is a text or JSON")
-    urgent, exact = body.get("priority"), body.get("reproducible")
-    return Task(
-        task.history,
-        task.turns,
-        sampling,
+    urgent = body.get("priority")
+    return replace(
+        task,
+        sampling=sampling,
         priority=Priority.NORMAL if urgent is None else priority_of(urgent, "priority"),
-        reproducible=exact is not None and _boolean(exact, "reproducible"),
+        reproducible=switch(body, "reproducible"),
         tools=tools,
-        ids=task.ids,
         ignored=tuple(ignored.names),
-        **own,
     )
 
 
@@ -148,7 +152,7 @@ def priority_of(value: Any, name: str) -> Priority:
     return priority
 
 
-def _place(body: Mapping[str, Any]) -> ThinkingPlace | None:
+def _place(body: Given) -> ThinkingPlace | None:
     """The part that a text completion's prompt ends within; None where no thought is told apart.
     Raises InputError."""
     place: ThinkingPlace | None = body.get("thinking_at")
@@ -180,9 +184,9 @@ _EFFORTS: dict[str, ThinkingLevel] = {
 }
 
 
-def template_variables(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def template_variables(body: Given) -> Given | None:
     """Variables of the chat template that the body of a chat completion sets. Raises InputError."""
-    variables: Mapping[str, Any] | None = body.get("chat_template_kwargs")
+    variables: Given | None = body.get("chat_template_kwargs")
     if variables is not None:
         require_object(variables, "chat_template_kwargs")
         check_bounds(variables, "chat_template_kwargs")
@@ -196,21 +200,20 @@ def template_variables(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 # Each dialect's wishes, as the sampling parameters that a body sets.
 
 
-def chat_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
+def chat_reasoning(body: Given) -> JsonObject:
     """Wishes in the body of a chat completion. Raises InputError."""
     return _effort(body.get("reasoning_effort"), "reasoning_effort") | _budget(body)
 
 
-def response_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
+def response_reasoning(body: Given) -> JsonObject:
     """Wishes in the body of a response (``reasoning``). Raises InputError."""
     given = body.get("reasoning")
-    if given is None:
-        return _budget(body)
+    given = {} if given is None else given
     require_object(given, "reasoning")
     return _effort(given.get("effort"), "reasoning.effort") | _budget(body)
 
 
-def message_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
+def message_reasoning(body: Given) -> JsonObject:
     """Wishes in the body of Anthropic's messages (``thinking``). Raises InputError."""
     given = body.get("thinking")
     if given is None:
@@ -226,7 +229,7 @@ def message_reasoning(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"thinking": "on"} | _budget(body, own)
 
 
-def _effort(value: Any, name: str) -> dict[str, Any]:
+def _effort(value: Any, name: str) -> JsonObject:
     if value is None:
         return {}
     level = _EFFORTS.get(value) if isinstance(value, str) else None
@@ -235,10 +238,10 @@ def _effort(value: Any, name: str) -> dict[str, Any]:
     return {"thinking": level}
 
 
-def _budget(body: Mapping[str, Any], *own: tuple[str, Any]) -> dict[str, Any]:
+def _budget(body: Given, *own: tuple[str, Any]) -> JsonObject:
     """The last number of tokens that is given, in a dialect's ``own`` field too; none for -1, which
     llama-server's clients say for any number."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for name, value in (*((name, body.get(name)) for name in BUDGETS), *own):
         if value is None:
             continue
@@ -271,12 +274,6 @@ def _integer(value: Any, name: str) -> int:
     return value
 
 
-def _boolean(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise wrong_kind(name, "true or false", value)
-    return value
-
-
 def _stop(value: Any, name: str) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -288,8 +285,7 @@ def _stop(value: Any, name: str) -> tuple[str, ...]:
 
 def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
     require_object(value, name, "an object from token ids to numbers")
-    if len(value) > MOST_BIASES:
-        raise InputError("invalid_value", f"{name} has {len(value):,} ids, above {MOST_BIASES}")
+    check_count(len(value), name, "ids", MOST_BIASES)
     pairs = []
     for token, bias in value.items():
         if not (token.isascii() and token.isdigit() and len(token) < 10):
@@ -301,7 +297,7 @@ def _logit_bias(value: Any, name: str) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(pairs))
 
 
-_READERS = {"int": _integer, "float": _number, "bool": _boolean}
+_READERS = {"int": _integer, "float": _number, "bool": as_switch}
 _OWN_READERS = {"stop": _stop, "seed": _integer, "logit_bias": _logit_bias}
 _READ_APART = frozenset(
     "logprobs top_logprobs best_of constraint prompt_logprobs thinking think_tokens".split()
@@ -338,17 +334,17 @@ _FIELDS = {
 
 
 def sampling_of(
-    body: Mapping[str, Any],
+    body: Given,
     endpoint: Generating,
     defaults: SamplingParams,
-    thoughts: Mapping[str, Any],
+    thoughts: Given,
 ) -> SamplingParams | None:
     """The body's own parameters on top of ``defaults``; None where it has none.
     ``null`` is ignored. ``thoughts``: the parameters for them, which each dialect reads.
 
     Raises InputError naming the parameter that has a wrong type or value.
     """
-    changes: dict[str, Any] = {**thoughts}
+    changes: JsonObject = {**thoughts}
     for name, (field, read) in _PLAIN.items():
         if body.get(name) is not None:
             changes[field] = read(body[name], name)
@@ -375,18 +371,14 @@ def _changed(defaults: SamplingParams, changes: tuple[tuple[str, Any], ...]) -> 
     return replace(defaults, **dict(changes))
 
 
-def _logprobs(body: Mapping[str, Any], endpoint: Generating) -> dict[str, Any]:
+def _logprobs(body: Given, endpoint: Generating) -> JsonObject:
     """In chat a switch and a number; for completions the number alone is the switch."""
-    wanted, top = body.get("logprobs"), body.get("top_logprobs")
-    if endpoint == "completions":
-        if wanted is None:
-            return {}
-        return {"logprobs": True, "top_logprobs": _integer(wanted, "logprobs")}
-    changes: dict[str, Any] = {}
-    if wanted is not None:
-        changes["logprobs"] = _boolean(wanted, "logprobs")
-    if top is not None:
-        changes["top_logprobs"] = _integer(top, "top_logprobs")
-        if not changes.get("logprobs"):
-            raise InputError("invalid_value", "top_logprobs needs logprobs: true")
-    return changes
+    name = "logprobs" if endpoint == "completions" else "top_logprobs"
+    top = body.get(name)
+    wanted = top is not None if endpoint == "completions" else switch(body, "logprobs")
+    if top is None:
+        return {"logprobs": wanted} if body.get("logprobs") is not None else {}
+    number = _integer(top, name)
+    if not wanted:
+        raise InputError("invalid_value", "top_logprobs needs logprobs: true")
+    return {"logprobs": True, "top_logprobs": number}

@@ -5,12 +5,11 @@ Source of the format: the chat completion, completion and error objects of OpenA
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
-from app.openai.answer import Answer, Choice, TokenLogprobs
+from app.openai.answer import Answer, Choice, TokenLogprobs, begun_call
 from app.openai.request import Generating
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
-from app.openai.validation import Problem
+from app.openai.validation import JsonObject, Problem
 
 IDS: dict[Generating, str] = {"chat": "chatcmpl", "completions": "cmpl"}
 # Errors that are no fault of the request; every other one is answered as a bad request.
@@ -23,7 +22,7 @@ def status_of(problem: Problem) -> int:
     return _STATUS.get(problem.code, 400)
 
 
-def error_body(status: int, problem: Problem) -> dict[str, Any]:
+def error_body(status: int, problem: Problem) -> JsonObject:
     """The body of an answer with this ``status``."""
     other = "invalid_request_error" if status < 500 else "server_error"
     kind = _KINDS.get(status, other)
@@ -31,17 +30,17 @@ def error_body(status: int, problem: Problem) -> dict[str, Any]:
     return {"error": said}
 
 
-def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> dict[str, Any]:
+def answer_body(answer: Answer, endpoint: Generating, name: str, model: str) -> JsonObject:
     """The body of an answer without an error; its id ends in ``name``."""
     chat = endpoint == "chat"
     counts = answer.usage or {}
-    usage: dict[str, Any] = {
+    usage: JsonObject = {
         **{k: counts[k] for k in ("prompt_tokens", "completion_tokens", "total_tokens")},
         "prompt_tokens_details": {"cached_tokens": counts.get("cached_tokens", 0)},
     }
     if (thought := counts.get("reasoning_tokens")) is not None:
         usage["completion_tokens_details"] = {"reasoning_tokens": thought}
-    body: dict[str, Any] = {
+    body: JsonObject = {
         "id": f"{IDS[endpoint]}-{name}",
         "object": "chat.completion" if chat else "text_completion",
         "created": int(answer.created or 0),
@@ -62,7 +61,7 @@ def _thought(text: str) -> dict[str, str]:
     return {"reasoning_content": text, "reasoning": text}
 
 
-def delta_body(delta: Delta) -> dict[str, Any]:
+def delta_body(delta: Delta) -> JsonObject:
     """A piece of an answer, as a chunk's ``delta``."""
     match delta:
         case ContentDelta():
@@ -70,38 +69,33 @@ def delta_body(delta: Delta) -> dict[str, Any]:
         case ThoughtDelta():
             return _thought(delta.text)
         case CallBegin():
-            function = {"name": delta.name, "arguments": ""}
-            call = {"id": delta.id, "type": "function", "function": function}
+            call = begun_call(delta)
         case ArgumentsDelta():
             call = {"function": {"arguments": delta.text}}
     return {"tool_calls": [{"index": delta.index, **call}]}
 
 
-def _choice(index: int, choice: Choice, *, chat: bool) -> dict[str, Any]:
-    tokens, reason = choice.get("logprobs"), choice["finish_reason"]
+def _choice(index: int, choice: Choice, *, chat: bool) -> JsonObject:
+    tokens, text = choice.get("logprobs"), choice["text"]
     thought = _thought(choice["reasoning"]) if "reasoning" in choice else {}
-    said: dict[str, Any] = {
-        "text": choice["text"],
-        "logprobs": _text_logprobs(choice["text"], tokens),
-        **thought,
-    }
+    said: JsonObject
     if chat:
-        calls = choice.get("tool_calls")
-        message: dict[str, Any] = {"role": "assistant", "content": choice["text"], "refusal": None}
-        if calls:
-            message |= {"content": choice["text"] or None, "tool_calls": calls}
-        said = {
-            "message": message | thought,
-            "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
-        }
+        message: JsonObject = {"role": "assistant", "content": text, "refusal": None}
+        if calls := choice.get("tool_calls"):
+            message |= {"content": text or None, "tool_calls": calls}
+        logprobs = None if tokens is None else {"content": tokens, "refusal": None}
+        said = {"message": message | thought, "logprobs": logprobs}
+    else:
+        said = {"text": text, "logprobs": _text_logprobs(text, tokens), **thought}
     # A full context is a length to OpenAI's clients.
-    ended: dict[str, Any] = {"finish_reason": "length" if reason == "context" else reason}
+    reason = choice["finish_reason"]
+    ended: JsonObject = {"finish_reason": "length" if reason == "context" else reason}
     if "finish_details" in choice:
         ended["finish_details"] = choice["finish_details"]
     return {"index": index, **said, **ended}
 
 
-def _text_logprobs(text: str, tokens: TokenLogprobs | None) -> dict[str, Any] | None:
+def _text_logprobs(text: str, tokens: TokenLogprobs | None) -> JsonObject | None:
     if tokens is None:
         return None
     return {

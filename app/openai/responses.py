@@ -4,8 +4,6 @@ stored: a conversation comes whole.
 Source of the format: the Responses pages of OpenAI's API reference.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping
@@ -27,7 +25,9 @@ from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delt
 from app.openai.tools import ToolFields, tools_of
 from app.openai.validation import (
     MOST_MESSAGES,
+    Given,
     InputError,
+    JsonObject,
     as_unicode,
     check_count,
     fields_of,
@@ -79,7 +79,7 @@ def response_task(body: Any, defaults: SamplingParams) -> Task:
     return completed(task, body, tools, _sampling(body, defaults), ignored, defaults)
 
 
-def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams | None:
+def _sampling(body: Given, defaults: SamplingParams) -> SamplingParams | None:
     given = {name: body[name] for name in _SAMPLED if body.get(name) is not None}
     if body.get("max_output_tokens") is not None:
         given["max_tokens"] = body["max_output_tokens"]
@@ -99,10 +99,10 @@ def _sampling(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
     return sampling_of(given, "chat", defaults, response_reasoning(body))
 
 
-def _messages(items: list[Any]) -> list[dict[str, Any]]:
+def _messages(items: list[Any]) -> list[JsonObject]:
     """The items as messages of a chat."""
     check_count(len(items), "input", "items", MOST_MESSAGES)
-    said_so_far: list[dict[str, Any]] = []
+    said_so_far: list[JsonObject] = []
     for number, item in enumerate(items):
         where = f"input.{number}"
         require_object(item, where, "an item")
@@ -136,13 +136,13 @@ def _messages(items: list[Any]) -> list[dict[str, Any]]:
     return [message for message in said_so_far if not _only_thought(message)]
 
 
-def _only_thought(message: Mapping[str, Any]) -> bool:
+def _only_thought(message: Given) -> bool:
     """Whether a message has nothing but a thought: the answer behind it is missing yet."""
     said = message.get("content") or message.get("tool_calls")
     return not said and "reasoning_content" in message
 
 
-def _thought(item: Mapping[str, Any], where: str) -> str:
+def _thought(item: Given, where: str) -> str:
     """The text of a reasoning item; "" where its text is a provider's secret."""
     parts = item.get("content") or item.get("summary") or []
     if not isinstance(parts, list):
@@ -155,9 +155,9 @@ def _thought(item: Mapping[str, Any], where: str) -> str:
 # Answers as OpenAI's Responses API has them: whole, and as events.
 
 
-Events = list[dict[str, Any]]
+Events = list[JsonObject]
 # What a response repeats of its request, and what stands there if the request says nothing.
-_REPEATED: dict[str, Any] = {
+_REPEATED: JsonObject = {
     "instructions": None,
     "max_output_tokens": None,
     "metadata": {},
@@ -176,7 +176,7 @@ class ResponseEvents:
     """One response from its deltas: its items, and the events that tell of them. ``body`` is that
     of the request, parts of which are repeated."""
 
-    def __init__(self, name: str, model: str, _: int, body: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, model: str, _: int, body: Given) -> None:
         repeated = {
             key: default if body.get(key) is None else body[key]
             for key, default in _REPEATED.items()
@@ -194,7 +194,7 @@ class ResponseEvents:
             "usage": None,
             **repeated,
         }
-        self._items: list[dict[str, Any]] = []
+        self._items: list[JsonObject] = []
         self._open = False  # whether the last item is being said
         self._count = 0
 
@@ -234,13 +234,13 @@ class ResponseEvents:
         }
         return [*events, self._event(f"response.{status}", response=told)]
 
-    def failed(self, _: int, message: str) -> dict[str, Any]:
+    def failed(self, _: int, message: str) -> JsonObject:
         """The last one of a response that has an error."""
         error = {"code": "server_error", "message": message}
         told = {**self._head, "status": "failed", "error": error, "output": self._items}
         return self._event("response.failed", response=told)
 
-    def whole(self, answer: Answer, stop: str | None) -> dict[str, Any]:
+    def whole(self, answer: Answer, stop: str | None) -> JsonObject:
         """The body of an answer without an error."""
         if answer.reasoning:
             self.add(ThoughtDelta(answer.reasoning))
@@ -250,7 +250,7 @@ class ResponseEvents:
             function = call["function"]
             self.add(CallBegin(index, call["id"], function["name"]))
             self.add(ArgumentsDelta(index, function["arguments"]))
-        response: dict[str, Any] = self.end(answer, stop)[-1]["response"]
+        response: JsonObject = self.end(answer, stop)[-1]["response"]
         return response
 
     def _say(self, kind: str, text: str, **more: Any) -> Events:
@@ -263,7 +263,7 @@ class ResponseEvents:
 
     def _start_text(self, kind: str) -> Events:
         if kind == "reasoning":
-            part: dict[str, Any] = {"type": "reasoning_text", "text": ""}
+            part: JsonObject = {"type": "reasoning_text", "text": ""}
             return self._start(kind, "rs", summary=[], content=[part])
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         events = self._start(kind, "msg", role="assistant", content=[part])
@@ -302,7 +302,7 @@ class ResponseEvents:
         index = len(self._items) - 1
         return [*events, self._event("response.output_item.done", output_index=index, item=item)]
 
-    def _piece(self, name: str, /, **more: Any) -> dict[str, Any]:
+    def _piece(self, name: str, /, **more: Any) -> JsonObject:
         """An event about the item that is being said."""
         item = self._items[-1]
         where = {"item_id": item["id"], "output_index": len(self._items) - 1}
@@ -310,12 +310,12 @@ class ResponseEvents:
             where["content_index"] = 0
         return self._event(f"response.{name}", **where, **more)
 
-    def _event(self, name: str, /, **more: Any) -> dict[str, Any]:
+    def _event(self, name: str, /, **more: Any) -> JsonObject:
         self._count += 1
         return {"type": name, "sequence_number": self._count - 1, **more}
 
 
-def usage_body(usage: Mapping[str, int], thought: int = 0) -> dict[str, Any]:
+def usage_body(usage: Mapping[str, int], thought: int = 0) -> JsonObject:
     """Counts of tokens, as a response and a batch have them."""
     asked, answered = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
     cached = usage.get("cached_tokens", 0)

@@ -7,13 +7,13 @@ the log-probability of a character (``acc_norm``).
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from app.openai.answer import Answer, figures_of
 from app.openai.task import Task
-from app.openai.validation import MISSING, MOST_CONTINUATIONS, InputError, as_unicode, kind
+from app.openai.validation import MISSING, MOST_CONTINUATIONS, Given, InputError, as_unicode, kind
 from runtimes.request import Completion
 
 
@@ -79,7 +79,7 @@ def scored(task: Task, completions: Sequence[Completion]) -> Answer:
     )
 
 
-def _score(text: str, completion: Completion) -> Mapping[str, Any]:
+def _score(text: str, completion: Completion) -> Given:
     found, tops = completion.prompt_logprobs or (), completion.prompt_top_logprobs or ()
     pairs = [(one, top) for one, top in zip(found, tops, strict=True) if one is not None]
     return {

@@ -12,7 +12,9 @@ from app.openai.tools import Tools
 from app.openai.validation import (
     ARGUMENTS,
     MISSING,
+    Given,
     InputError,
+    JsonObject,
     as_unicode,
     check_bounds,
     kind,
@@ -61,7 +63,7 @@ class Task:
     # embed, or a prompt with each of its continuations.
     parts: tuple[Task, ...] = ()
     labels: tuple[str, ...] = ()  # what the continuations stand for; one of them is the answer
-    variables: Mapping[str, Any] | None = None  # of the chat template, beside those of thinking
+    variables: Given | None = None  # of the chat template, beside those of thinking
     ignored: tuple[str, ...] = ()  # what of the request is left out, since it changes nothing
 
     @property
@@ -121,13 +123,15 @@ def _message(item: Any, where: str) -> Message:
         roles = "system, user or assistant"
         found = "missing" if role is MISSING else repr(role)[:40]
         raise InputError("wrong_type", f"{where}.role must be {roles}; it is {found}")
-    more: dict[str, Any] = {}
+    more: JsonObject = {}
     content = item.get("content", MISSING)
     thought = item.get("reasoning_content") or item.get("reasoning")
     if role == "assistant" and isinstance(thought, str):
         more["reasoning_content"] = as_unicode(thought, f"{where}.reasoning_content")
     if role == "assistant" and item.get("tool_calls"):
-        more["tool_calls"] = _calls(item["tool_calls"], f"{where}.tool_calls")
+        at = f"{where}.tool_calls"
+        require_list(item["tool_calls"], at, "a list of calls")
+        more["tool_calls"] = [_call(one, f"{at}.{i}") for i, one in enumerate(item["tool_calls"])]
         content = "" if content in (None, MISSING) else content
     elif role == "assistant" and content in (None, MISSING) and item.get("refusal"):
         content = item["refusal"]
@@ -136,22 +140,13 @@ def _message(item: Any, where: str) -> Message:
             if isinstance(item.get(name), str):
                 more[name] = as_unicode(item[name], f"{where}.{name}")
     where = f"{where}.content"
-    if isinstance(content, list):
-        content = "".join(_part(part, f"{where}.{i}") for i, part in enumerate(content))
-    if not isinstance(content, str):
-        raise InputError("wrong_type", f"{where} must be a string, not {kind(content)}")
-    text = _text(content, where) if role == "user" else as_unicode(content, where)
-    return {"role": role, "content": text, **more}
+    text = parts_text(content, where, {"text": "text", "refusal": "refusal"}, "a text part")
+    return {"role": role, "content": _text(text, where) if role == "user" else text, **more}
 
 
-def _calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """The calls of an earlier answer, their arguments as objects, which is how templates want
-    them. Raises InputError."""
-    require_list(value, where, "a list of calls")
-    return [_call(one, f"{where}.{i}") for i, one in enumerate(value)]
-
-
-def _call(call: Any, where: str) -> dict[str, Any]:
+def _call(call: Any, where: str) -> JsonObject:
+    """A call of an earlier answer, its arguments as an object, which is how templates want them.
+    Raises InputError."""
     call = call if isinstance(call, Mapping) else {}
     function, identity = call.get("function"), call.get("id")
     name = function.get("name") if isinstance(function, Mapping) else None
@@ -171,14 +166,6 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     said = {"name": name, "arguments": arguments}
     as_unicode(json.dumps([said, identity], ensure_ascii=False), where)
     return {"id": identity or "", "type": "function", "function": said}
-
-
-def _part(part: Any, where: str) -> str:
-    if isinstance(part, Mapping) and part.get("type") in ("text", "refusal"):
-        text = part.get(part["type"])
-        if isinstance(text, str):
-            return text
-    raise InputError("wrong_type", f"{where} is not a text part; only text is supported")
 
 
 def merged(messages: Sequence[Message], roles: Collection[str]) -> list[Message]:

@@ -4,12 +4,12 @@ calls, and conversations with them."""
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from app.openai.tools import Tools
+from app.openai.validation import Given, JsonObject
 from runtimes.chat import Message, render_chat
 from runtimes.checks import JSON_WHITESPACE, quoted_refs
 from runtimes.errors import RequestError
@@ -138,7 +138,7 @@ def _text(literal: str) -> str:
     return json.dumps(literal, ensure_ascii=False) if literal else ""
 
 
-def _json(schema: Mapping[str, Any]) -> str:
+def _json(schema: Given) -> str:
     spaces = {"x-guidance": {"whitespace_pattern": JSON_WHITESPACE}}
     return "%json " + json.dumps({**quoted_refs(schema), **spaces})
 
@@ -167,7 +167,7 @@ _ID_CHARACTERS = 9  # of a call, which Mistral's templates count
 def own_messages(messages: Sequence[Message], tools: Tools | None) -> list[Message]:
     """For a template that knows no tools: they stand in the system message, calls in the answers,
     and what a tool has returned is said by the user."""
-    said: list[dict[str, Any]] = []
+    said: list[JsonObject] = []
     for message in messages:
         role, text = message["role"], message["content"]
         if role == "tool":
@@ -204,7 +204,7 @@ def form_messages(messages: Sequence[Message], form: ToolForm) -> list[Message]:
     return said
 
 
-def _written(function: dict[str, Any]) -> str:
+def _written(function: JsonObject) -> str:
     call = {"name": function["name"], "arguments": function["arguments"]}
     return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 

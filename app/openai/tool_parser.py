@@ -3,8 +3,6 @@
 What cannot be read as a call of one of the tools is text: nothing is ever left out.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

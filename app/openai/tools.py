@@ -1,7 +1,5 @@
 """The tools of a request: the functions that a model may call, and the calls of earlier answers."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -12,20 +10,23 @@ from app.openai.constraints import followed, schema_constraint
 from app.openai.validation import (
     MOST_TOOLS,
     TOOL,
+    Given,
     Ignored,
     InputError,
+    JsonObject,
     as_unicode,
     check_bounds,
     check_count,
     require_list,
     require_object,
     shown,
+    switch,
 )
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _BY_NUMBER = re.compile(r"(?<=^tools)\.(\d+)")
 # What OpenAI means by a function without parameters.
-_NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+_NOTHING: JsonObject = {"type": "object", "properties": {}, "additionalProperties": False}
 # An object may get its properties from elsewhere by these.
 _COMPOSED = {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"}
 
@@ -34,18 +35,18 @@ _COMPOSED = {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"}
 class Tools:
     """Functions that may be called."""
 
-    functions: tuple[Mapping[str, Any], ...]  # each with a name, and parameters as a schema
+    functions: tuple[Given, ...]  # each with a name, and parameters as a schema
     required: bool = False  # the answer has to be a call
     parallel: bool = True  # it may have several
 
-    def schema(self, function: Mapping[str, Any]) -> Mapping[str, Any]:
+    def schema(self, function: Given) -> Given:
         """Schema of a function's arguments."""
-        given: Mapping[str, Any] = function.get("parameters") or _NOTHING
+        given: Given = function.get("parameters") or _NOTHING
         schema, _ = followed({"type": "object", **given}, "parameters")
-        closed: Mapping[str, Any] = _closed(schema)
+        closed: Given = _closed(schema)
         return closed
 
-    def json(self) -> list[dict[str, Any]]:
+    def json(self) -> list[JsonObject]:
         """As a template is given them."""
         return [{"type": "function", "function": dict(one)} for one in self.functions]
 
@@ -74,54 +75,41 @@ class ToolFields:
     inside: bool = False  # in the tool's ``function``
 
 
-def tools_of(body: Mapping[str, Any], form: ToolFields, ignored: Ignored) -> Tools | None:
+def tools_of(body: Given, form: ToolFields, ignored: Ignored) -> Tools | None:
     """Read the tools of a body, which have this ``form``; None where no tool may be called. Raises
     InputError."""
     given, choice = body.get("tools"), body.get("tool_choice")
-    parallel = body.get("parallel_tool_calls")
-    if parallel is not None and not isinstance(parallel, bool):
-        raise InputError("wrong_type", "parallel_tool_calls must be true or false")
+    parallel = body.get("parallel_tool_calls") is None or switch(body, "parallel_tool_calls")
     given = [] if given is None else given
     require_list(given, "tools", "a list of tools")
     check_count(len(given), "tools", "tools", MOST_TOOLS)
-    read = [_function(one, form, f"tools.{i}", ignored) for i, one in enumerate(given)]
-    functions = tuple(one for one in read if one is not None)
-    left = [tool for tool, one in zip(given, read, strict=True) if one is None]
+    functions: list[Given] = []
+    left: list[Any] = []
+    for number, tool in enumerate(given):
+        if (function := _function(tool, form, f"tools.{number}", ignored)) is not None:
+            functions.append(function)
+        else:
+            left += [tool.get("type"), tool.get("name")]
     _check_left_out(left, choice)
     if not functions:
         if choice not in (None, "none", "auto"):
             lack = "no tool is left" if given else "there are no tools"
             raise InputError("invalid_value", f"tool_choice asks for a call, and {lack}")
         return None
-    return _chosen(Tools(functions, parallel=parallel is not False), choice)
+    return _chosen(Tools(tuple(functions), parallel=parallel), choice)
 
 
-def _check_left_out(tools: Sequence[Mapping[str, Any]], choice: Any) -> None:
-    """Raises InputError where ``tool_choice`` asks for one of these, which are left out."""
+def _check_left_out(left: Sequence[Any], choice: Any) -> None:
+    """Raises InputError where ``tool_choice`` asks for the type or the name of one of these, which
+    are left out."""
     if not isinstance(choice, Mapping):
         return
-    names = [tool.get(key) for tool in tools for key in ("type", "name")]
     function = choice.get("function")
-    asked = [choice.get("type"), choice.get("name")]
-    asked += [function.get("name")] if isinstance(function, Mapping) else []
-    for name in asked:
-        if isinstance(name, str) and name in names and name not in ("function", "tool"):
+    inner = function if isinstance(function, Mapping) else {}
+    for name in (choice.get("type"), choice.get("name"), inner.get("name")):
+        if isinstance(name, str) and name in left and name not in ("function", "tool"):
             said = f"tool_choice names {name[:64]!r}, a tool that a provider runs: it is left out"
             raise InputError("invalid_value", said)
-
-
-def _provider_runs(tool: Mapping[str, Any], where: str, form: ToolFields, ignored: Ignored) -> bool:
-    """Whether a tool has a type that only its provider runs: it is left out. Raises InputError for
-    what is none, or where nothing may be left out."""
-    found = tool.get("type")
-    if found in form.types:
-        return False
-    said = f"{where}.type must be {form.types[0]}, not {shown(found)}"
-    if not isinstance(found, str) or not found:
-        raise InputError("unsupported_parameter", said)
-    number = where.rpartition(".")[2]
-    ignored.note(f"tools[{number}].type={found}", said)
-    return True
 
 
 def _chosen(tools: Tools, choice: Any) -> Tools | None:
@@ -172,22 +160,25 @@ def _only(tools: Tools, names: Sequence[str], *, required: bool) -> Tools:
     return replace(tools, functions=left, required=required)
 
 
-def _function(
-    tool: Any, form: ToolFields, where: str, ignored: Ignored
-) -> Mapping[str, Any] | None:
+def _function(tool: Any, form: ToolFields, where: str, ignored: Ignored) -> Given | None:
     """A function with a name, and a schema that can be followed, all of it if it is strict; None:
     the tool is left out. Raises InputError."""
     require_object(tool, where, "a tool")
-    if _provider_runs(tool, where, form, ignored):
+    found = tool.get("type")
+    if found not in form.types:  # only its provider runs it
+        said = f"{where}.type must be {form.types[0]}, not {shown(found)}"
+        if not isinstance(found, str) or not found:
+            raise InputError("unsupported_parameter", said)
+        number = where.rpartition(".")[2]
+        ignored.note(f"tools[{number}].type={found}", said)
         return None
     if form.inside:
-        function, where = tool.get("function"), f"{where}.function"
-        strict = isinstance(function, Mapping) and function.get("strict") is True
+        tool, where = tool.get("function"), f"{where}.function"
+        require_object(tool, where)
+        function = tool
     else:
         names = {"name": "name", "description": "description", form.parameters: "parameters"}
         function = {own: tool[name] for name, own in names.items() if name in tool}
-        strict = tool.get("strict") is True
-    require_object(function, where)
     check_bounds(function, where, TOOL)
     name = function.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
@@ -205,7 +196,7 @@ def _function(
             said = f"{where}.type must be object, not {shown(given['type'])}"
             raise InputError("invalid_value", said)
         schema = {"type": "object", **given}
-        if strict or ignored.strict:
+        if tool.get("strict") is True or ignored.strict:
             schema_constraint(schema, where)
         else:
             for place in followed(schema, where)[1]:

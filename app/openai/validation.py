@@ -6,13 +6,14 @@ Clients send more than any server knows. What they send for the provider's sake 
 answer wrong: it is left out, and told once. What can is refused by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from runtimes.untrusted import Bounds, excess
+
+JsonObject = dict[str, Any]
+Given = Mapping[str, Any]  # an object of JSON that is only read
 
 # A schema of 64 levels in a tool of a list, with room for the body around it.
 BODY = Bounds(depth=80, values=4_000_000, characters=64 * 2**20)
@@ -73,6 +74,19 @@ def wrong_kind(name: str, wanted: str, value: Any) -> InputError:
     whole number or a switch is wanted."""
     found = str(value)[:40] if isinstance(value, float) else kind(value)
     return InputError("wrong_type", f"{name} must be {wanted}, not {found}")
+
+
+def as_switch(value: Any, name: str) -> bool:
+    """``value``. Raises InputError where it is no boolean."""
+    if not isinstance(value, bool):
+        raise wrong_kind(name, "true or false", value)
+    return value
+
+
+def switch(body: Given, name: str) -> bool:
+    """Whether a body has ``name`` on. Raises InputError for what is no boolean."""
+    value = body.get(name)
+    return value is not None and as_switch(value, name)
 
 
 def check_bounds(value: Any, name: str, bounds: Bounds = BODY) -> None:

@@ -5,9 +5,9 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -19,9 +19,10 @@ from app.openai.completions import completion_tasks, has_several
 from app.openai.request import Generating, body_task
 from app.openai.response import IDS, answer_body, delta_body
 from app.openai.responses import ResponseEvents, response_task
+from app.openai.result import result
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta, ThoughtDelta
-from app.openai.validation import InputError, require_object
+from app.openai.validation import Given, InputError, JsonObject, require_object, switch
 from app.serve.bodies import ANY_BODY, body_of, json_body, read_task
 from app.serve.errors import MESSAGES, HttpError
 from app.serve.generate import (
@@ -36,7 +37,8 @@ from app.serve.generate import (
 )
 from app.serve.observe import Observer
 from app.serve.options import MOST_IDS
-from runtimes.request import SamplingParams
+from runtimes.request import Completion, SamplingParams
+from runtimes.request import Request as EngineRequest
 
 # A body with several prompts: all of them run at once, and one body answers them.
 
@@ -54,37 +56,31 @@ async def answer_several(
     model, slots = first.served.called, first.served.engine.slots
     room = asyncio.Semaphore(max(1, slots // first.request.params.samples))
 
-    async def answer(task: Task) -> Answer:
+    async def answer(task: Task) -> tuple[EngineRequest, Completion]:
         async with room:
             generation = first
             if task is not tasks[0]:
                 generation = await generator.begin(name, lambda: task, beside=True)
             try:
-                return await generation.answer()
+                return generation.request, await generation.finished()
             finally:
                 generation.close()
 
-    async def run() -> list[Answer]:
+    async def run() -> list[tuple[EngineRequest, Completion]]:
         async with asyncio.TaskGroup() as group:
             works = [group.create_task(answer(task)) for task in tasks]
         return [work.result() for work in works]
 
     try:
-        answers = await while_connected(request, run())
+        pairs = await while_connected(request, run())
     except ExceptionGroup as errors:  # the first one has ended the others
         raise errors.exceptions[0] from None
     finally:
         first.close()
-    return JSONResponse(_joined(answers, model))
-
-
-def _joined(answers: Sequence[Answer], model: str) -> dict[str, Any]:
-    """One body, without times: they would be of many requests."""
-    choices = [choice for one in answers for choice in one.choices or [one.only]]
-    whole = replace(answers[0], choices=choices, timings=None)
-    names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    usage = {name: sum((one.usage or {})[name] for one in answers) for name in names}
-    return {**answer_body(whole, "completions", secrets.token_hex(12), model), "usage": usage}
+    asked, completions = zip(*pairs, strict=True)
+    whole = result(Task(parts=tuple(tasks)), asked, completions)
+    whole = replace(whole, timings=None)  # they would be of many requests
+    return JSONResponse(answer_body(whole, "completions", secrets.token_hex(12), model))
 
 
 _OBJECTS = {"chat": "chat.completion.chunk", "completions": "text_completion"}
@@ -153,24 +149,15 @@ async def _answer(
     streaming, with_usage = _streaming(body)
     with_ids = endpoint == "completions" and body.get("return_token_ids") is True
     body = {k: v for k, v in body.items() if k not in _OWN}
-    task_of: Callable[[], Task] = partial(
-        body_task, body, endpoint, generator.defaults, served=True
-    )
-    if endpoint == "completions":
-        tasks_of = partial(completion_tasks, body, generator.defaults)
-        several = has_several(body)
-        if streaming and (several or body.get("echo")):
-            raise InputError("invalid_value", "several prompts and echo cannot be streamed")
-        if several:
-            tasks = await generator.in_thread(await read_task(request, tasks_of))
-            del body, task_of, tasks_of  # are not needed any more, and may be large
-            return await answer_several(request, generator, observer, name, tasks)
-        task_of = partial(_only, tasks_of)
-        del tasks_of
-    task_of = await read_task(request, task_of)
+    several = endpoint == "completions" and has_several(body)
+    if streaming and (several or (endpoint == "completions" and body.get("echo"))):
+        raise InputError("invalid_value", "several prompts and echo cannot be streamed")
+    tasks_of = await read_task(request, partial(_tasks, body, endpoint, generator.defaults))
     del body  # is not needed any more, and may be large
-    generation = await while_connected(request, generator.begin(name, task_of))
-    del task_of
+    if several:
+        tasks = await generator.in_thread(tasks_of)
+        return await answer_several(request, generator, observer, name, tasks)
+    generation = await while_connected(request, generator.begin(name, lambda: tasks_of()[0]))
     observer.begin(request, generation)
     number = secrets.token_hex(12)
     if streaming:
@@ -184,24 +171,22 @@ async def _answer(
     return JSONResponse({**said, **_context(answer, generation)})
 
 
-def _only(tasks_of: Callable[[], list[Task]]) -> Task:
-    (task,) = tasks_of()
-    return task
+def _tasks(body: Any, endpoint: Generating, defaults: SamplingParams) -> list[Task]:
+    if endpoint == "completions":
+        return completion_tasks(body, defaults)
+    return [body_task(body, endpoint, defaults, served=True)]
 
 
-def _streaming(body: Mapping[str, Any]) -> tuple[bool, bool]:
+def _streaming(body: Given) -> tuple[bool, bool]:
     """Whether to stream, and with a last event for the counts. Raises InputError."""
-    stream, options = body.get("stream"), body.get("stream_options") or {}
-    if stream is not None and not isinstance(stream, bool):
-        raise InputError("wrong_type", "stream must be true or false")
-    if not isinstance(options, dict):
-        raise InputError("wrong_type", "stream_options must be an object")
+    stream, options = switch(body, "stream"), body.get("stream_options") or {}
+    require_object(options, "stream_options")
     if options and not stream:
         raise InputError("invalid_value", "stream_options needs stream: true")
     best_of, n = body.get("best_of"), body.get("n")
     if stream and best_of is not None and best_of != (n or 1):
         raise InputError("invalid_value", "the best of several answers cannot be streamed")
-    return bool(stream), options.get("include_usage") is True
+    return stream, options.get("include_usage") is True
 
 
 async def _chunks(
@@ -214,14 +199,14 @@ async def _chunks(
 ) -> AsyncIterator[bytes]:
     """The events: pieces of text, how each sample ended, counts and times."""
     chat = endpoint == "chat"
-    common: dict[str, Any] = {
+    common: JsonObject = {
         "id": f"{IDS[endpoint]}-{number}",
         "object": _OBJECTS[endpoint],
         "created": int(time.time()),
         "model": generation.served.called,
     }
 
-    def event(*choices: dict[str, Any], **more: Any) -> bytes:
+    def event(*choices: JsonObject, **more: Any) -> bytes:
         return data({**common, "choices": list(choices), **more})
 
     if chat:
@@ -235,12 +220,11 @@ async def _chunks(
             said |= delta_body(ThoughtDelta(chunk.text)) if chunk.thought else {}
             yield event({**said, "token_ids": chunk.token_ids})
     else:
-        text_event = _text_events(event, chat=chat)
         async for index, delta in generation.deltas():
-            if isinstance(delta, ContentDelta):
-                yield text_event(index, delta.text)
-            elif chat:
+            if chat:
                 yield event(_piece(index, delta_body(delta)))
+            elif isinstance(delta, ContentDelta):
+                yield event(_piece(index, delta.text))
             else:
                 yield event(_piece(index, "") | delta_body(delta))
     try:
@@ -263,28 +247,12 @@ async def _chunks(
     yield b"".join([*last, b"data: [DONE]\n\n"])
 
 
-def _text_events(event: Callable[..., bytes], *, chat: bool) -> Callable[[int, str], bytes]:
-    """Makes the events of pieces of text. There is one a token: all but the text is made once."""
-
-    @cache
-    def around(index: int) -> list[bytes]:
-        mark = secrets.token_hex(12)
-        whole = event(_piece(index, {"content": mark} if chat else mark))
-        return whole.split(encode(mark).encode())
-
-    def text_event(index: int, text: str) -> bytes:
-        before, after = around(index)
-        return before + encode(text).encode() + after
-
-    return text_event
-
-
-def _piece(index: int, said: Any, reason: str | None = None) -> dict[str, Any]:
+def _piece(index: int, said: Any, reason: str | None = None) -> JsonObject:
     name = "text" if isinstance(said, str) else "delta"
     return {"index": index, name: said, "logprobs": None, "finish_reason": reason}
 
 
-def _context(answer: Answer, generation: Generation) -> dict[str, Any]:
+def _context(answer: Answer, generation: Generation) -> JsonObject:
     """How much of its context the request took."""
     used = (answer.usage or {}).get("total_tokens", 0)
     return {"context": {"used": used, "size": generation.served.engine.context}}
@@ -303,18 +271,16 @@ async def _answer_events(
     generator: Generator,
     observer: Observer,
     read: Callable[[Any, SamplingParams], Task],
-    events_of: Callable[[str, str, int, Mapping[str, Any]], _Events],
+    events_of: Callable[[str, str, int, Given], _Events],
 ) -> Response:
     body = await json_body(request)
-    name, streaming = asked_model(body), body.pop("stream", None) or False
-    if not isinstance(streaming, bool):
-        raise InputError("wrong_type", "stream must be true or false")
+    name, streaming = asked_model(body), switch(body, "stream")
+    body.pop("stream", None)
     task_of = await read_task(request, partial(read, body, generator.defaults))
     generation = await while_connected(request, generator.begin(name, task_of))
-    del task_of
+    observer.begin(request, generation)
     for large in ("messages", "input"):  # are not needed any more
         body.pop(large, None)
-    observer.begin(request, generation)
     tokens = len(generation.request.prompt)
     begun = partial(events_of, secrets.token_hex(12), generation.served.called, tokens, body)
     if streaming:

@@ -10,21 +10,23 @@ what is wrong with one is said in OpenAI's form of an error.
 import asyncio
 import gc
 import json
-import math
 import re
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from anyio import to_thread
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 
 from app.openai.request import Generating
+from app.openai.validation import Given, InputError, JsonObject, require_object
 from app.serve.errors import HttpError, shutting_down
 from app.serve.generate import while_connected
 from app.serve.options import MOST_BODIES_BYTES, MOST_DEPTH, MOST_NAMES, MOST_VALUES
@@ -39,7 +41,8 @@ _TURN_S = 30.0  # the longest that a large body waits for those before it
 _MOST_REST_S = 1.0
 _REST = 9  # after a large body, the next one waits so many times as long as that took
 _PIECE = 2**20
-_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+_PAIR = re.compile(rb"\\u[dD][89abAB]")  # the escape of a wide character begins so
+_EXTREME = re.compile(rb"\d{300}|[eE]\+?\d{3}")  # as numbers beyond a float have it
 
 
 @dataclass(slots=True)
@@ -170,19 +173,19 @@ def _parsed(data: bytes, charge: Charge, most: int) -> Any:
     try:
         text = data.decode("utf-8-sig")
         charge.add(values * _VALUE_BYTES + sys.getsizeof(text) - len(data) + _widened(data))
-        value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
+        value = from_json(text, allow_inf_nan=False)
+        if _EXTREME.search(data):
+            json.dumps(value, allow_nan=False)
+    except ValueError as error:
         raise HttpError(400, "invalid_json", f"the body is not JSON: {error}"[:300]) from None
     finally:
         gc.enable()
-    if _HALF_PAIR.search(data):
-        _check_pairs(value)
     return value
 
 
 def _widened(data: bytes) -> int:
     """Bytes that its texts take more, at most, where an escape makes all their characters wide."""
-    return len(data) * (3 if _HALF_PAIR.search(data) else b"\\u" in data)
+    return len(data) * (3 if _PAIR.search(data) else b"\\u" in data)
 
 
 def _shape(data: bytes, most: int) -> tuple[int, int, int]:
@@ -215,42 +218,6 @@ def _shape(data: bytes, most: int) -> tuple[int, int, int]:
     return values, names, deepest
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text[:20]} is too large a number")
-    return number
-
-
-def _check_pairs(value: Any) -> None:
-    """Raises HttpError (400) for half a surrogate pair, which no answer or log could repeat."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        said = f"{_half_pair_in(value, 'body')} has half a surrogate pair"
-        raise HttpError(400, "invalid_unicode", said) from None
-
-
-def _half_pair_in(value: Any, name: str) -> str | None:
-    """Name the place of the first half of a surrogate pair."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return name
-    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
-    for key, one in enumerate(value) if isinstance(value, list) else items:
-        if isinstance(key, str) and _half_pair_in(key, name):
-            return f"a name in {name}"
-        if (found := _half_pair_in(one, f"{name}.{key}")) is not None:
-            return found.removeprefix("body.") if name == "body" else found
-    return None
-
-
 # What /openapi.json says of bodies.
 
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "int | None": "integer"}
@@ -262,13 +229,13 @@ _MESSAGE = {
         "content": {"type": "string"},
     },
 }
-_PROMPTS: dict[Generating, dict[str, Any]] = {
+_PROMPTS: dict[Generating, JsonObject] = {
     "chat": {"messages": {"type": "array", "minItems": 1, "items": _MESSAGE}},
     "completions": {"prompt": {"type": "string", "minLength": 1}},
 }
 
 
-def body_of(endpoint: Generating, **more: Any) -> dict[str, Any]:
+def body_of(endpoint: Generating, **more: Any) -> JsonObject:
     """For ``openapi_extra`` of a route; ``more`` are further properties."""
     prompt = _PROMPTS[endpoint]
     own = {
@@ -285,16 +252,45 @@ def body_of(endpoint: Generating, **more: Any) -> dict[str, Any]:
     return body_schema(known, *prompt)
 
 
-def body_schema(
-    fields: Mapping[str, Any], *required: str, media: str = "application/json"
-) -> dict[str, Any]:
+def body_schema(fields: Given, *required: str, media: str = "application/json") -> JsonObject:
     """For ``openapi_extra`` of a route whose body has these ``fields``."""
-    schema: dict[str, Any] = {"type": "object"}
+    schema: JsonObject = {"type": "object"}
     if required:
         schema["required"] = list(required)
     if fields:
         schema["properties"] = fields
+    return _request_body(schema, media)
+
+
+def _request_body(schema: Given, media: str = "application/json") -> JsonObject:
     return {"requestBody": {"required": True, "content": {media: {"schema": schema}}}}
 
 
 ANY_BODY = body_schema({})
+
+
+class Body(BaseModel):
+    """A body that has the fields of a subclass and no others."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Raises InputError naming what is missing, wrong or not supported."""
+        require_object(value, "body")
+        try:
+            return cls.model_validate({k: v for k, v in value.items() if v is not None})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            kind = "wrong_type" if first["type"].endswith("_type") else "invalid_value"
+            where = ".".join(map(str, first["loc"]))[:100]
+            said = f"{where}: {first['msg']}"
+            raise InputError(_CODES.get(first["type"], kind), said) from None
+
+    @classmethod
+    def described(cls) -> JsonObject:
+        """For ``openapi_extra`` of a route that reads it."""
+        return _request_body(cls.model_json_schema())
+
+
+_CODES = {"missing": "missing_parameter", "extra_forbidden": "unsupported_parameter"}

@@ -2,40 +2,43 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BeforeValidator, Field
 
 from app.openai.embeddings import FIELDS, cut, embedding_task, embeddings_body
 from app.openai.prepare import prepare
 from app.openai.task import Task
-from app.openai.validation import (
-    MOST_INPUTS,
-    InputError,
-    as_unicode,
-    check_count,
-    kind,
-    require_object,
-)
+from app.openai.validation import MOST_INPUTS, InputError, JsonObject
 from app.prompts import require_short
-from app.serve.bodies import body_schema, json_body, read_task
+from app.serve.bodies import Body, body_schema, json_body, read_task
 from app.serve.generate import Generator, asked_model, while_connected
 from app.serve.options import MOST_IDS
 from app.serve.pool import Served
 from runtimes.request import SamplingParams
 from runtimes.worker.engine import WorkerEngine
 
-# The body of /v1/rerank is Jina's and Cohere's.
-_FIELDS: dict[str, Any] = {
-    "model": {"type": "string"},
-    "query": {"type": "string"},
-    "documents": {"type": "array", "items": {"type": ["string", "object"]}},
-    "top_n": {"type": "integer", "minimum": 1},
-    "return_documents": {"type": "boolean"},
-}
+_Text = Annotated[str, Field(min_length=1)]
+
+
+def _text_of(document: Any) -> Any:
+    return document.get("text") if isinstance(document, dict) else document
+
+
+class RerankBody(Body):
+    """A query and documents to rank, as Jina and Cohere have it."""
+
+    model: str | None = None
+    query: _Text
+    documents: Annotated[
+        list[Annotated[_Text, BeforeValidator(_text_of)]],
+        Field(min_length=1, max_length=MOST_INPUTS),
+    ]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
 
 
 def routes(generator: Generator) -> APIRouter:
@@ -51,19 +54,19 @@ def routes(generator: Generator) -> APIRouter:
         del body  # is not needed any more, and may be large
         return JSONResponse(await while_connected(request, _answer(generator, name, task.parts)))
 
-    @router.post("/v1/rerank", openapi_extra=body_schema(_FIELDS, "query", "documents"))
+    @router.post("/v1/rerank", openapi_extra=RerankBody.described())
     async def rerank(request: Request) -> Response:
         """The documents by how well they answer the query, from 1 to 0."""
         body = await json_body(request)
-        name, asked_of = asked_model(body), await read_task(request, partial(read_body, body))
+        asked_of = await read_task(request, partial(RerankBody.read, body))
         asked = await generator.in_thread(asked_of)
         del body  # is not needed any more, and may be large
-        return JSONResponse(await while_connected(request, _rank(generator, name, asked)))
+        return JSONResponse(await while_connected(request, _rank(generator, asked)))
 
     return router
 
 
-async def _answer(generator: Generator, name: str | None, texts: Sequence[Task]) -> dict[str, Any]:
+async def _answer(generator: Generator, name: str | None, texts: Sequence[Task]) -> JsonObject:
     vectors, tokens, how = [], 0, texts[0].embed
     assert how is not None
     async with generator.place(name) as served:
@@ -78,55 +81,16 @@ def _tokens(served: Served, text: Task) -> list[int]:
     return prepare(text, served.engine, SamplingParams()).ids
 
 
-@dataclass(frozen=True, slots=True)
-class RerankRequest:
-    """A query and documents to rank."""
-
-    query: str
-    documents: list[str]
-    most: int | None = None  # results that are wanted
-    told: bool = False  # with the documents' texts
-
-
-def read_body(body: Any) -> RerankRequest:
-    """Raises InputError naming what is missing, wrong or not supported."""
-    require_object(body, "body")
-    for other in body.keys() - _FIELDS:
-        raise InputError("unsupported_parameter", f"{other[:60]} is not supported")
-    query, documents, most = (body.get(key) for key in ("query", "documents", "top_n"))
-    if not isinstance(documents, list) or not documents:
-        raise InputError("wrong_type", "documents must be a list of texts with at least one")
-    check_count(len(documents), "documents", "texts", MOST_INPUTS)
-    if most is not None and (type(most) is not int or most < 1):
-        raise InputError("invalid_value", "top_n must be a whole number above 0")
-    told = body.get("return_documents") or False
-    if not isinstance(told, bool):
-        raise InputError("wrong_type", "return_documents must be true or false")
-    texts = [_text(_of(one), f"documents.{number}") for number, one in enumerate(documents)]
-    return RerankRequest(_text(query, "query"), texts, most, told)
-
-
-def _of(document: Any) -> Any:
-    return document.get("text") if isinstance(document, dict) else document
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        found = "empty" if value == "" else kind(value)
-        raise InputError("wrong_type", f"{where} must be a text; it is {found}")
-    return as_unicode(value, where)
-
-
-async def _rank(generator: Generator, name: str | None, asked: RerankRequest) -> dict[str, Any]:
+async def _rank(generator: Generator, asked: RerankBody) -> JsonObject:
     scores, tokens = [], 0
-    async with generator.place(name) as served:
+    async with generator.place(asked.model) as served:
         for number, document in enumerate(asked.documents):  # others' work comes between
             where = f"documents.{number}"
             pair = partial(_pair, served.engine, asked.query, document, where)
             ids = await generator.in_thread(pair, served.name)
             scores.append(_sigmoid((await generator.embedded(served, ids))[0]))
             tokens += len(ids)
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.most]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
     return {
         "model": served.name,
         "results": [_result(asked, index, scores[index]) for index in order],
@@ -157,6 +121,7 @@ def _pair(engine: WorkerEngine, query: str, document: str, where: str) -> list[i
     return ids
 
 
-def _result(asked: RerankRequest, index: int, score: float) -> dict[str, Any]:
-    result: dict[str, Any] = {"index": index, "relevance_score": score}
-    return {**result, "document": {"text": asked.documents[index]}} if asked.told else result
+def _result(asked: RerankBody, index: int, score: float) -> JsonObject:
+    result: JsonObject = {"index": index, "relevance_score": score}
+    document = {"document": {"text": asked.documents[index]}}
+    return result | document if asked.return_documents else result

@@ -4,7 +4,6 @@ tells its client, and the log once."""
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
@@ -12,7 +11,7 @@ from starlette.types import Scope
 
 from app.openai.anthropic import error_body as anthropic_error
 from app.openai.response import error_body, status_of
-from app.openai.validation import InputError, Problem
+from app.openai.validation import InputError, JsonObject, Problem
 from app.prompts import PromptTooLongError
 from runtimes.errors import (
     IngotError,
@@ -37,7 +36,7 @@ class HttpError(Exception):
         super().__init__(message)
         self.status, self.problem, self.retry_s = status, Problem(code, message), retry_s
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """As OpenAI's API reference shows it."""
         return error_body(self.status, self.problem)
 

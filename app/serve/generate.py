@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,7 @@ from app.openai.prepare import Prepared, prepare
 from app.openai.result import result
 from app.openai.task import Task
 from app.openai.tool_parser import ContentDelta, Delta, ThoughtDelta
-from app.openai.validation import InputError, Problem, require_object
+from app.openai.validation import Given, InputError, Problem, require_object
 from app.prompts import require_short
 from app.serve.errors import HttpError, problem_error, shutting_down
 from app.serve.pool import MOST_SLOTS, Loads, ModelPool, Served
@@ -33,7 +33,6 @@ from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 
 _Value = TypeVar("_Value")
-_Prompt = TypeVar("_Prompt", bound=str | Task)
 
 # Threads of each model that make tokens, and of each other kind of work that may have to wait: a
 # worker that restarts, or a load, must not hold up requests for other models.
@@ -73,11 +72,16 @@ class Generation:
             for delta in parser.end() if parser is not None else ():
                 yield index, delta
 
-    async def answer(self) -> Answer:
-        """Return the finished answer. Raises HttpError where there is none, or not all of it."""
+    async def finished(self) -> Completion:
+        """The end of it. Raises HttpError where there is no answer, or not all of it."""
         completion = self.completion = await self.stream
         _check(completion)
-        return result(self.task, [self.request], [completion], self.prepared.form.parser)
+        return completion
+
+    async def answer(self) -> Answer:
+        """Return the finished answer. Raises as ``finished``."""
+        found = await self.finished()
+        return result(self.task, [self.request], [found], self.prepared.form.parser)
 
     def close(self) -> None:
         """End it, if it still runs, and let others have its place. Idempotent."""
@@ -163,22 +167,19 @@ class Generator:
                 raise HttpError(400, "unsupported_parameter", why)
             yield served
 
-    async def tokens(
-        self, name: str | None, read: Callable[[], _Prompt]
-    ) -> tuple[_Prompt, list[int]]:
+    async def tokens(self, name: str | None, read: Callable[[], Task]) -> tuple[Task, list[int]]:
         """Return what ``read`` gives, and the tokens of its prompt; no place in the queue is
         taken. Raises as ``begin``."""
+
+        def work() -> tuple[Task, list[int]]:
+            task, engine = read(), served.engine
+            require_short(engine, task.opening)
+            params = task.sampling or self.defaults
+            return task, prepare(task, engine, params, bounded=False).ids
+
         with ExitStack() as held:
             served = await self._loads.lease(name, held)
-            return await self.in_thread(partial(self._tokens, served.engine, read), served.name)
-
-    def _tokens(self, engine: EngineApi, read: Callable[[], _Prompt]) -> tuple[_Prompt, list[int]]:
-        asked = read()
-        if isinstance(asked, str):
-            require_short(engine, asked)
-            return asked, engine.encode(asked)
-        require_short(engine, asked.opening)
-        return asked, prepare(asked, engine, asked.sampling or self.defaults, bounded=False).ids
+            return await self.in_thread(work, served.name)
 
     async def embedded(self, served: Served, ids: list[int]) -> Sequence[float]:
         """Return the embedding of a text's tokens, computed between steps of running answers.
@@ -366,7 +367,7 @@ async def whole_answer(request: HttpRequest, generation: Generation) -> Answer:
         generation.close()
 
 
-def named_events(values: Iterable[Mapping[str, Any]]) -> bytes:
+def named_events(values: Iterable[Given]) -> bytes:
     """Server-sent events, each called as its ``type``."""
     return b"".join(f"event: {one['type']}\ndata: {encode(one)}\n\n".encode() for one in values)
 

@@ -3,21 +3,21 @@
 adapters."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import ConfigDict, Field
 
 from app.openai.request import body_task
 from app.openai.task import Task
-from app.openai.validation import InputError, as_unicode
+from app.openai.validation import Given, JsonObject, as_unicode
 from app.serve.batches.work import BatchService
-from app.serve.bodies import body_schema, json_body, read_task
+from app.serve.bodies import Body, body_schema, json_body, read_task
 from app.serve.errors import HttpError
 from app.serve.generate import Generator, asked_model
 from app.serve.observe import Observer
@@ -30,9 +30,20 @@ _META = tuple(
 )
 _TEXT = body_schema({"prompt": {"type": "string"}})
 _KIND = "adapters"  # of work on threads: it may wait for a model that loads
-_NAMED = {"lora_name": {"type": "string"}, "model": {"type": "string"}}
-_LOAD = body_schema({**_NAMED, "lora_path": {"type": "string"}}, "lora_name", "lora_path")
-_UNLOAD = body_schema(_NAMED, "lora_name")
+
+
+class AdapterBody(Body):
+    """An adapter of a model; other servers read more."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    model: str | None = None
+    lora_name: Annotated[str, Field(min_length=1)]
+
+
+class AdapterFileBody(AdapterBody):
+    """The same, and its file."""
+
+    lora_path: Annotated[str, Field(min_length=1)]
 
 
 def routes(
@@ -45,8 +56,8 @@ def routes(
     router = APIRouter()
     pool, begun = generator.pool, int(time.time())
 
-    def about(name: str) -> dict[str, Any]:
-        said: dict[str, Any] = {
+    def about(name: str) -> JsonObject:
+        said: JsonObject = {
             "id": name,
             "object": "model",
             "created": begun,
@@ -71,24 +82,24 @@ def routes(
 
     @router.get("/")
     @router.head("/", include_in_schema=False)
-    async def root() -> dict[str, Any]:
+    async def root() -> JsonObject:
         """Name the server: clients ask before their first request."""
         return {"server": "ingot", "models": list(pool.names())}
 
     @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models() -> JsonObject:
         """All models, loaded or not."""
         return {"object": "list", "data": [about(name) for name in pool.names()]}
 
     @router.get("/v1/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
+    async def model(name: str) -> JsonObject:
         """One of them."""
         if name not in pool.names():
             raise HttpError(404, "model_not_found", f"there is no model {name[:80]!r} here")
         return about(name)
 
     @router.get("/v1/stats")
-    async def stats() -> dict[str, Any]:
+    async def stats() -> JsonObject:
         """The figures of the loaded models' engines."""
         return {"models": await generator.in_thread(partial(_stats, generator), "stats")}
 
@@ -121,38 +132,37 @@ def routes(
         text = await generator.in_thread(work, "stats")
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    @router.post("/v1/load_lora_adapter", openapi_extra=_LOAD)
-    async def load(request: Request) -> dict[str, Any]:
+    @router.post("/v1/load_lora_adapter", openapi_extra=AdapterFileBody.described())
+    async def load(request: Request) -> JsonObject:
         """Load the file ``lora_path`` of the server's folder of adapters beside ``model`` (the
         first one), which then answers as MODEL:``lora_name``."""
-        body = await json_body(request)
-        found, path = _allowed(adapters), _named(body, "lora_path")
-        model, name = asked_model(body), _named(body, "lora_name")
+        asked, folder = await json_body(request), _allowed(adapters)
+        body = AdapterFileBody.read(asked)
 
         def add() -> str:
-            return pool.add_adapter(model, name, _file(found, path))
+            return pool.add_adapter(body.model, body.lora_name, _file(folder, body.lora_path))
 
         return {"id": await generator.in_thread(add, _KIND), "object": "model", "loaded": True}
 
-    @router.post("/v1/unload_lora_adapter", openapi_extra=_UNLOAD)
-    async def unload(request: Request) -> dict[str, Any]:
+    @router.post("/v1/unload_lora_adapter", openapi_extra=AdapterBody.described())
+    async def unload(request: Request) -> JsonObject:
         """Unload one that was loaded so; refused while it answers."""
-        body = await json_body(request)
-        _allowed(adapters)
-        remove = partial(pool.remove_adapter, asked_model(body), _named(body, "lora_name"))
+        asked, _ = await json_body(request), _allowed(adapters)
+        body = AdapterBody.read(asked)
+        remove = partial(pool.remove_adapter, body.model, body.lora_name)
         return {"id": await generator.in_thread(remove, _KIND), "object": "model", "loaded": False}
 
     return router
 
 
-def _stats(generator: Generator) -> dict[str, Any]:
+def _stats(generator: Generator) -> JsonObject:
     loaded = generator.pool.loaded().items()
     return {name: asdict(served.engine.stats()) for name, served in loaded}
 
 
-def _asked(body: Mapping[str, Any], defaults: SamplingParams) -> str | Task:
+def _asked(body: Given, defaults: SamplingParams) -> Task:
     if isinstance(body.get("prompt"), str):
-        return as_unicode(body["prompt"], "prompt")
+        return Task(turns=(as_unicode(body["prompt"], "prompt"),), raw=True)
     return body_task(body, "chat", defaults, served=True)
 
 
@@ -165,13 +175,6 @@ def _allowed(folder: Path | None) -> Path:
             " of that folder",
         )
     return folder
-
-
-def _named(body: Any, key: str) -> str:
-    value = body.get(key) if isinstance(body, dict) else None
-    if not isinstance(value, str) or not value:
-        raise InputError("invalid_value", f"{key} must be a text")
-    return value
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.figures import duration
+from app.openai.validation import JsonObject
 from app.serve.batches.work import BatchService
 from app.serve.errors import HEADER, header_of
 from app.serve.generate import Generation, Generator
@@ -159,7 +160,7 @@ class Observer:
         level = logging.DEBUG if scope["path"] in _QUIET else logging.INFO
         if not access.isEnabledFor(level):
             return
-        said: dict[str, Any] = {
+        said: JsonObject = {
             "time": round(time.time(), 3),
             "method": scope["method"],
             # As it came, percent-encoded: it must not write lines of its own.
@@ -194,10 +195,10 @@ class Observer:
         return observed
 
 
-def _of_generation(generation: Generation | None) -> dict[str, Any]:
+def _of_generation(generation: Generation | None) -> JsonObject:
     if generation is None:
         return {}
-    said: dict[str, Any] = {"model": generation.served.called, "request": generation.stream.id}
+    said: JsonObject = {"model": generation.served.called, "request": generation.stream.id}
     completion = generation.completion
     if completion is not None:
         usage, timings = completion.usage, completion.timings
@@ -209,7 +210,7 @@ def _of_generation(generation: Generation | None) -> dict[str, Any]:
     return said
 
 
-def _line(said: dict[str, Any]) -> str:
+def _line(said: JsonObject) -> str:
     line = f"{said['method']} {said['path']} {said['status']} in {duration(said['seconds'])}"
     if "completion_tokens" in said:
         line += f" · {said['model']} · {said['prompt_tokens']} + {said['completion_tokens']} tokens"

@@ -1,7 +1,5 @@
 """Options of a server, which `ingot serve` makes of its flags, and limits of requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

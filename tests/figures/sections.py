@@ -313,14 +313,8 @@ def jobs(outputs: list[Output]) -> Made:
     ours = per_second(tokens, speeds(outputs, 0, "batch_seconds"))
     lock = speeds(outputs, 0, "lockstep_decode_tps")
     decode = speeds(outputs, 0, "batch_decode_tps")
-    rows: list[list[str | Value]] = [
-        [
-            "the engine in lockstep, decode steps",
-            decode,
-            lock,
-            ratio(outputs, 0, "ratios", "of_lockstep"),
-        ]
-    ]
+    gain = ratio(outputs, 0, "ratios", "of_lockstep")
+    rows = [["the engine in lockstep, decode steps", decode, lock, gain]]
     peers = []
     names = {"llama_loop": "`llama_cpp.Llama`, row after row", "llama_server": "llama-server"}
     for key, name in names.items():
@@ -354,40 +348,33 @@ def exact(outputs: list[Output]) -> Made:
 def sampling(outputs: list[Output]) -> Made:
     """`sampling`: shares of a decode step."""
     one = outputs[0][0]
+    names = ("share", "flat_share")
     rows = [
-        [
-            name,
-            share(outputs, 0, "sampling", name, "share"),
-            share(outputs, 0, "sampling", name, "flat_share"),
-        ]
-        for name in one["sampling"]
+        [kind, *(share(outputs, 0, "sampling", kind, name) for name in names)]
+        for kind in one["sampling"]
     ]
     return Table(["sampling", "of a step", "flat logits"], rows), []
 
 
-def small_costs(kind: str) -> Callable[[list[Output]], Made]:
-    """Comparisons of Ingot with itself whose result is a figure or two."""
+def constrained(outputs: list[Output]) -> Made:
+    """`constrained`: rows free and within a JSON schema."""
+    free, held = (speeds(outputs, 0, f"{k}_tps") for k in ("free", "constrained"))
+    what = f"{outputs[0][0]['rows']} rows within a JSON schema"
+    return Table(_COST, [[what, free, held, share(outputs, 0, "cost")]]), []
 
-    def made(outputs: list[Output]) -> Made:
-        one = outputs[0][0]
-        rows: list[list[str | Value]] = []
-        if kind == "constrained":
-            free, held = (speeds(outputs, 0, f"{k}_tps") for k in ("free", "constrained"))
-            rows.append(
-                [f"{one['rows']} rows within a JSON schema", free, held, share(outputs, 0, "cost")]
-            )
-        else:
-            for count in one["rows"]:
-                here, there = (
-                    speeds(outputs, 0, "rows", count, f"{k}_tps") for k in ("here", "worker")
-                )
-                cost = Value(
-                    tuple(1 - x for x in taken(outputs, 0, "rows", count, "tps_ratio")), share=True
-                )
-                rows.append([f"{rows_of(count)} through the worker process", here, there, cost])
-        return Table(["work", "without, tok/s", "with, tok/s", "cost"], rows), []
 
-    return made
+_COST = ["work", "without, tok/s", "with, tok/s", "cost"]
+
+
+def through_worker(outputs: list[Output]) -> Made:
+    """`worker`: the engine in a process of its own."""
+    rows: list[list[str | Value]] = []
+    for count in outputs[0][0]["rows"]:
+        at = (0, "rows", count)
+        both = [speeds(outputs, *at, f"{side}_tps") for side in ("here", "worker")]
+        cost = share(outputs, *at, "tps_ratio", less=-1.0, times=-1.0)
+        rows.append([f"{rows_of(count)} through the worker process", *both, cost])
+    return Table(_COST, rows), []
 
 
 def regret(outputs: list[Output]) -> Made:
@@ -413,33 +400,23 @@ def guesses(outputs: list[Output]) -> Made:
 def many_adapters(outputs: list[Output]) -> Made:
     """`adapters`: rows dealt out to adapters against rows without."""
     one = outputs[0][0]
-    rows: list[list[str | Value]] = [
-        [
-            f"{one['rows']} rows, {count} adapter{'s' * (count != '1')}",
-            ratio(outputs, 0, "ratio", count),
-        ]
-        for count in one["ratio"]
-    ]
-    job = one["job"]["requests"]
-    rows.append([f"{job} requests, {count_of(one)} adapters", ratio(outputs, 0, "job", "ratio")])
+    rows = []
+    for count in one["ratio"]:
+        what = f"{one['rows']} rows, {count} adapter{'s' * (count != '1')}"
+        rows.append([what, ratio(outputs, 0, "ratio", count)])
+    what = f"{one['job']['requests']} requests, {count} adapters"
+    rows.append([what, ratio(outputs, 0, "job", "ratio")])
     return Table(["work", "of the speed without"], rows), []
-
-
-def count_of(one: dict[str, Any]) -> str:
-    return list(one["ratio"])[-1]
 
 
 def memory(outputs: list[Output]) -> Made:
     """`memory`: the estimate against what a process takes."""
     rows: list[list[str | Value]] = []
     for number, file in enumerate(outputs[0]):
-        errors = taken(
-            [entry for output in outputs for entry in output[number]["settings"]], "error"
-        )
-        least, most = min(errors), max(errors)
-        rows.append(
-            [short(file["file"]), str(len(file["settings"])), f"{least:+.1%} to {most:+.1%}"]
-        )
+        settings = [entry for output in outputs for entry in output[number]["settings"]]
+        errors = taken(settings, "error")
+        off = f"{min(errors):+.1%} to {max(errors):+.1%}"
+        rows.append([short(file["file"]), str(len(file["settings"])), off])
     return Table(["file", "settings", "estimate off by"], rows), []
 
 
@@ -550,12 +527,12 @@ SECTIONS = {
             "constrained",
             "ingot bench {small} --recipe q8_0 --what constrained --prompt-tokens 16"
             " --decode-tokens 24 --repeats 2",
-            small_costs("constrained"), "SmolLM2-135M in Q8_0", 2, 0.3,
+            constrained, "SmolLM2-135M in Q8_0", 2, 0.3,
         ),
         Section(
             "worker",
             "ingot bench {small} --recipe q8_0 --what worker --decode-tokens 48 --repeats 3",
-            small_costs("worker"), "SmolLM2-135M in Q8_0", 2, 0.4,
+            through_worker, "SmolLM2-135M in Q8_0", 2, 0.4,
         ),
         Section(
             "plan", "ingot bench {pebble} --what plan --repeats 2",

@@ -17,8 +17,8 @@ from app.openai.request import body_task
 from app.openai.responses import response_task
 from app.openai.task import Task
 from app.openai.validation import InputError
-from app.serve.batches.routes import _asked
-from app.serve.embeddings import read_body
+from app.serve.batches.routes import BatchBody
+from app.serve.embeddings import RerankBody
 from app.serve.errors import HttpError
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
@@ -35,8 +35,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "/v1/messages/count_tokens": lambda said: messages_task(said, _DEFAULTS, counted=True),
     "/v1/responses": lambda said: response_task(said, _DEFAULTS),
     "/v1/embeddings": embedding_task,
-    "/v1/rerank": read_body,
-    "/v1/batches": _asked,
+    "/v1/rerank": RerankBody.read,
+    "/v1/batches": BatchBody.read,
 }
 _LAX = {"parse_constant": lambda _: math.nan}  # the server refuses those; a row's reader may not
 

@@ -4,9 +4,9 @@ token; and the files of answers and errors that it leaves."""
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,14 @@ _LONG_S, _REST, _MOST_REST_S = 0.05, 3, 2.0
 _error = partial(BatchError.of, most=_MOST_TEXT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Checked:
     """Result of a check: ``errors``, or a model and its number of rows."""
 
     model: str | None = None
     rows: int = 0
-    errors: tuple[BatchError, ...] = ()
-    ignored: frozenset[str] = frozenset()  # what is left out of the rows
+    errors: Sequence[BatchError] = ()
+    ignored: set[str] = field(default_factory=set)  # what is left out of the rows
 
 
 @contextmanager
@@ -85,10 +85,10 @@ def check(
     try:
         with opened(folder, batch, sampling) as source:
             if (error := _large(source.path, ended)) is not None:
-                return Checked(errors=(error,))
+                return Checked(errors=[error])
             return _check(source, batch, models, ended)
     except RequestError as error:
-        return Checked(errors=(_error("invalid_file", str(error)),))
+        return Checked(errors=[_error("invalid_file", str(error))])
 
 
 def _large(path: Path, ended: Callable[[], bool]) -> BatchError | None:
@@ -117,10 +117,26 @@ def _large(path: Path, ended: Callable[[], bool]) -> BatchError | None:
 def _check(
     source: Source, batch: Batch, models: Collection[str], ended: Callable[[], bool]
 ) -> Checked:
-    ids, errors = IdIndex(), list[BatchError]()
-    ignored = set[str]()
-    model, rows, wrong = None, 0, 0
-    begun = time.monotonic()
+    found = Checked()
+    problems = _problems(source, batch, ended, found)
+    errors = list(itertools.islice(problems, _MOST_ERRORS))
+    if more := sum(1 for _ in problems):
+        errors.append(_error("more_errors", f"{more:,} more lines are not valid"))
+    if not found.rows:
+        errors.append(_error("empty_file", "the file has no requests: write one a line"))
+    if not errors and found.model not in models:
+        known = ", ".join(models)
+        said = f"there is no model {str(found.model)[:80]!r} here; there is: {known}"
+        errors.append(_error("model_not_found", said, 1, "body.model"))
+    found.errors = sorted(errors, key=lambda one: one.line or 2**62)
+    return found
+
+
+def _problems(
+    source: Source, batch: Batch, ended: Callable[[], bool], found: Checked
+) -> Iterator[BatchError]:
+    """The errors of the rows; what else these have goes into ``found``."""
+    ids, begun = IdIndex(), time.monotonic()
     for row in source.rows():
         if ended():  # a single row may take long
             break
@@ -128,34 +144,19 @@ def _check(
         if took > _LONG_S:  # the parser of JSON lets no other thread work
             time.sleep(min(_REST * took, _MOST_REST_S))
         begun = time.monotonic()
-        rows += 1
-        error = _problem(row, batch, model)
-        if error is None:
-            model = row.fields["body"]["model"]
-            ids.add(row.id, row.line)
-            if len(ignored) < MOST_TOLD:
-                ignored.update(row.task.ignored)
+        found.rows += 1
+        if (error := _problem(row, batch, found.model)) is not None:
+            yield error
             continue
-        wrong += 1
-        if len(errors) < _MOST_ERRORS:
-            errors.append(error)
+        found.model = row.fields["body"]["model"]
+        ids.add(row.id, row.line)
+        if len(found.ignored) < MOST_TOLD:
+            found.ignored.update(row.task.ignored)
     repeats = ids.repeats()
     columns = repeats.lines.tolist(), repeats.first_lines.tolist()
     for line, first in zip(*columns, strict=True):
-        wrong += 1
-        if len(errors) < _MOST_ERRORS:
-            said = f"line {first} has the same custom_id"
-            errors.append(_error("duplicate_custom_id", said, line, "custom_id"))
-    if wrong > len(errors):
-        errors.append(_error("more_errors", f"{wrong - len(errors):,} more lines are not valid"))
-    if not rows:
-        errors.append(_error("empty_file", "the file has no requests: write one a line"))
-    if not errors and model not in models:
-        known = ", ".join(models)
-        said = f"there is no model {str(model)[:80]!r} here; there is: {known}"
-        errors.append(_error("model_not_found", said, 1, "body.model"))
-    errors.sort(key=lambda one: one.line or 2**62)
-    return Checked(model, rows, tuple(errors), frozenset(ignored))
+        said = f"line {first} has the same custom_id"
+        yield _error("duplicate_custom_id", said, line, "custom_id")
 
 
 def _problem(row: Row, batch: Batch, model: str | None) -> BatchError | None:
@@ -214,11 +215,12 @@ def write_results(
         return BatchCounts(total, 0, 0), usage
     form = RecordForm(OPENAI, model=batch.model or "")
     rows: Counter[str] = Counter()
+    names = {batch.output_file_id: "output", batch.error_file_id: "errors"}
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(path))
         source = stack.enter_context(opened(folder, batch, sampling))
         new = {}
-        for identity in (batch.output_file_id, batch.error_file_id):
+        for identity in names:
             if identity is not None and identity not in files:
                 new[identity] = files.begin(identity)
                 stack.callback(new[identity].drop)
@@ -229,10 +231,9 @@ def write_results(
             usage.update(answer.usage or {})
             if identity in new:
                 new[identity].write(dump_line(form.record(row, answer)))
-        whole = batch.ending != "completed" or sum(rows.values()) == total
-        for identity, file in new.items():
-            if file.bytes and whole:
-                name = "output" if identity == batch.output_file_id else "errors"
-                file.keep(f"{batch.id}_{name}.jsonl", OUTPUT)
+        if batch.ending != "completed" or rows.total() == total:
+            for identity, file in new.items():
+                if file.bytes:
+                    file.keep(f"{batch.id}_{names[identity]}.jsonl", OUTPUT)
     answered, failed = rows[batch.output_file_id or ""], rows[batch.error_file_id or ""]
     return BatchCounts(total, answered, failed), usage

@@ -8,16 +8,16 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 import anyio
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from app.openai.request import ENDPOINTS
-from app.openai.validation import as_unicode, kind, require_object, shown
+from app.openai.validation import JsonObject
 from app.serve.batches.store import BATCH_INPUT, MOST_NAME, Batch, Files, NewFile, StoredFile
 from app.serve.batches.work import BatchService
-from app.serve.bodies import ANY_BODY, body_schema, json_body
+from app.serve.bodies import Body, body_schema, json_body
 from app.serve.errors import HttpError
 
 # A file as it is uploaded: multipart/form-data, written to the disk as it comes.
@@ -164,8 +164,6 @@ def _malformed(why: Any) -> HttpError:
 
 
 _PIECE = 1 << 18
-_MOST_PAIRS, _MOST_KEY, _MOST_VALUE = 16, 64, 512  # of metadata, as OpenAI has them
-_BATCH_FIELDS = frozenset({"input_file_id", "endpoint", "completion_window", "metadata"})
 _UPLOAD = body_schema(
     {
         "file": {"type": "string", "format": "binary"},
@@ -177,13 +175,25 @@ _UPLOAD = body_schema(
 _Item = TypeVar("_Item", StoredFile, Batch)
 
 
+class BatchBody(Body):
+    """What a batch is made of."""
+
+    input_file_id: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+    completion_window: Literal["24h"]
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
+        Field(max_length=16),
+    ] = None
+
+
 def routes(service: BatchService) -> APIRouter:
     """Router for files and batches."""
     router = APIRouter()
     files = service.files
 
     @router.post("/v1/files", openapi_extra=_UPLOAD)
-    async def create_file(request: Request) -> dict[str, Any]:
+    async def create_file(request: Request) -> JsonObject:
         """Upload the input of a batch."""
         return (await receive(request, files)).as_json()
 
@@ -193,13 +203,13 @@ def routes(service: BatchService) -> APIRouter:
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
         order: Literal["asc", "desc"] = "desc",
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Inputs and results."""
         found = [file for file in files.all() if purpose in (None, file.purpose)]
         return _page(found if order == "asc" else found[::-1], after, limit)
 
     @router.get("/v1/files/{file_id}")
-    def retrieve_file(file_id: str) -> dict[str, Any]:
+    def retrieve_file(file_id: str) -> JsonObject:
         """One file."""
         return files.get(file_id).as_json()
 
@@ -212,38 +222,39 @@ def routes(service: BatchService) -> APIRouter:
         return StreamingResponse(_pieces(content, size), 200, headers, "application/octet-stream")
 
     @router.delete("/v1/files/{file_id}")
-    def delete_file(file_id: str) -> dict[str, Any]:
+    def delete_file(file_id: str) -> JsonObject:
         """Forget a file. A batch that runs keeps its input."""
         files.delete(file_id)
         return {"id": file_id, "object": "file", "deleted": True}
 
-    @router.post("/v1/batches", openapi_extra=ANY_BODY)
-    async def create_batch(request: Request) -> dict[str, Any]:
+    @router.post("/v1/batches", openapi_extra=BatchBody.described())
+    async def create_batch(request: Request) -> JsonObject:
         """Begin to answer the requests of a file."""
-        asked = _asked(await json_body(request))
-        return (await run_in_threadpool(service.create, *asked)).as_json()
+        asked = BatchBody.read(await json_body(request))
+        given = (asked.input_file_id, asked.endpoint, asked.metadata)
+        return (await run_in_threadpool(service.create, *given)).as_json()
 
     @router.get("/v1/batches")
     def list_batches(
         after: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """The newest first."""
         return _page(service.all()[::-1], after, limit)
 
     @router.get("/v1/batches/{batch_id}")
-    def retrieve_batch(batch_id: str) -> dict[str, Any]:
+    def retrieve_batch(batch_id: str) -> JsonObject:
         """How far a batch is."""
         return service.get(batch_id).as_json()
 
     @router.post("/v1/batches/{batch_id}/cancel")
-    def cancel_batch(batch_id: str) -> dict[str, Any]:
+    def cancel_batch(batch_id: str) -> JsonObject:
         """End it; what is answered stays."""
         return service.cancel(batch_id).as_json()
 
     return router
 
 
-def _page(items: Sequence[_Item], after: str | None, limit: int) -> dict[str, Any]:
+def _page(items: Sequence[_Item], after: str | None, limit: int) -> JsonObject:
     """OpenAI's list object: at most ``limit`` items behind the one that is called ``after``."""
     begin = 0
     if after is not None:
@@ -266,37 +277,3 @@ def _pieces(content: BinaryIO, size: int) -> Iterator[bytes]:
         while size > 0 and (piece := content.read(min(_PIECE, size))):
             size -= len(piece)
             yield piece
-
-
-def _asked(body: Any) -> tuple[str, str, dict[str, str] | None]:
-    """Input, endpoint and metadata of a batch. Raises HttpError or InputError."""
-    require_object(body, "the body")
-    unknown = [n for n, value in body.items() if n not in _BATCH_FIELDS and value is not None]
-    if unknown:
-        raise HttpError(400, "unsupported_parameter", f"{unknown[0][:60]!r} is not supported")
-    file, endpoint = body.get("input_file_id"), body.get("endpoint")
-    if not isinstance(file, str):
-        raise HttpError(400, "missing_parameter", f"input_file_id must be a text, not {kind(file)}")
-    if not isinstance(endpoint, str) or endpoint not in ENDPOINTS:
-        known = " or ".join(ENDPOINTS)
-        raise _invalid(f"endpoint must be {known}, not {shown(endpoint)}")
-    window = body.get("completion_window")
-    if window != "24h":
-        raise _invalid(f'completion_window must be "24h", not {shown(window)}')
-    return file, endpoint, _metadata(body.get("metadata"))
-
-
-def _metadata(value: Any) -> dict[str, str] | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict) or len(value) > _MOST_PAIRS:
-        raise _invalid(f"metadata must be an object of at most {_MOST_PAIRS} texts")
-    for name, text in value.items():
-        if not isinstance(text, str) or len(name) > _MOST_KEY or len(text) > _MOST_VALUE:
-            raise _invalid(
-                f"metadata: names are texts of at most {_MOST_KEY} characters, values texts of at"
-                f" most {_MOST_VALUE}"
-            )
-        as_unicode(name, "metadata")
-        as_unicode(text, "metadata")
-    return value

@@ -23,6 +23,7 @@ from app.batch.journal.lines import sealed, sealed_line
 from app.batch.output.records import writing
 from app.openai.request import ENDPOINTS
 from app.openai.responses import usage_body
+from app.openai.validation import JsonObject
 from app.serve.batches.folder import (
     BATCH_ID,
     BATCHES,
@@ -133,7 +134,7 @@ class Batch:
         at = {**self.at, status: int(time.time())}
         return replace(self, status=status, at=at, **changes)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """OpenAI's batch object."""
         ended, usage = self.ended, self.usage
         at: Mapping[Any, int] = self.at
@@ -387,7 +388,7 @@ class StoredFile:
     bytes: int
     created: Annotated[float, Field(ge=0, le=_MOST_SECONDS)]  # Unix seconds
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """OpenAI's file object."""
         return {
             "id": self.id,

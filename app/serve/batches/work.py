@@ -7,8 +7,6 @@ where it was. Work that ended the server's process again and again is not begun 
 fails, and the others go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -17,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from app.batch.input.scan import InputScan
 from app.batch.interrupt import Interrupts
@@ -29,6 +26,7 @@ from app.batch.schedule.pool_engine import Beginning, PoolEngine
 from app.batch.schedule.run_engines import Hosted
 from app.batch.settings import JobSettings, differences
 from app.batch.spec import BatchSpec, OutputOptions
+from app.openai.validation import JsonObject
 from app.serve.batches.check import answered, check, opened, write_results
 from app.serve.batches.folder import BATCHES, FILES
 from app.serve.batches.store import (
@@ -132,10 +130,8 @@ def run(
 
 def _check_model(out: Path, settings: JobSettings) -> None:
     with Journal(journal_path(out)) as journal:
-        changed = (
-            journal.settings and len(journal.entries) and differences(journal.settings, settings)
-        )
-    if changed:
+        before = journal.settings if len(journal.entries) else None
+    if before and (changed := differences(before, settings)):
         raise OtherModelError(
             f"{settings.model} is not what answered the first rows ({'; '.join(changed)}); the"
             " batch goes on when that is served again. Cancelling it gives what was answered"
@@ -333,12 +329,11 @@ class BatchService:
     def _loop(self, name: str, runs: bool) -> None:
         """One batch after the other, whatever becomes of any: a thread that ended would leave all
         others waiting for ever."""
-        work = self._run if runs else self._settle
         while not self._stopping:
             try:
                 batch = self._next(runs)
                 if batch is not None:
-                    self._try(batch, work)
+                    self._try(batch, runs)
                 self._stuck.discard(name)
             except Exception:
                 self._stuck.add(name)
@@ -363,12 +358,20 @@ class BatchService:
                 self._batches.changed.wait(min(pauses, default=None))
         return None
 
-    def _try(self, batch: Batch, work: Callable[[Batch], None]) -> None:
+    def _try(self, batch: Batch, runs: bool) -> None:
+        stage = "finalizing" if batch.ending else batch.status
+        works = {"in_progress": self._run, "validating": self._check}
         try:
-            work(batch)
+            if self._begin(batch, stage):
+                works.get(stage, self._settle)(batch)
         except Exception as error:
             if not self._stopping:
                 self._put_off(batch, error)
+        finally:
+            if runs:  # the other thread may be at a batch that runs by now
+                with self._batches.changed:
+                    self._live = None
+                    self._batches.changed.notify_all()
         self._over(batch)
 
     def _begin(self, batch: Batch, stage: str) -> bool:
@@ -394,19 +397,11 @@ class BatchService:
     def _run(self, batch: Batch) -> None:
         live = self._live
         assert live is not None
-        try:
-            if not self._begin(batch, "in_progress"):
-                return
-            folder, whole = self._batches.folder(batch), batch.id not in self._lacking
-            done = run(folder, batch, self.models, self._sampling, live, whole=whole)
-            if done:
-                self._end(batch, "completed")
-            elif live.gave_way:
-                raise HttpError(503, "model_busy", "another model needed the room of this one")
-        finally:
-            with self._batches.changed:
-                self._live = None
-                self._batches.changed.notify_all()
+        folder, whole = self._batches.folder(batch), batch.id not in self._lacking
+        if run(folder, batch, self.models, self._sampling, live, whole=whole):
+            self._end(batch, "completed")
+        elif live.gave_way:
+            raise HttpError(503, "model_busy", "another model needed the room of this one")
 
     def _end(self, batch: Batch, ending: Ending, *errors: BatchError) -> None:
         """Ask no more rows; name the files."""
@@ -431,12 +426,6 @@ class BatchService:
         return mine and self._live_of(batch) is None
 
     def _settle(self, batch: Batch) -> None:
-        stage = "finalizing" if batch.ending else batch.status
-        if not self._begin(batch, stage):
-            return
-        if stage == "validating":
-            self._check(batch)
-            return
         if batch.ending is None:
             self._end(batch, "cancelled")
             batch = self._batches.get(batch.id)
@@ -452,7 +441,7 @@ class BatchService:
             self._batches.count(batch.id, counts.completed, counts.failed)
             self._batches.change(batch.id, lambda now: replace(now.now("in_progress"), ending=None))
             return
-        changes: dict[str, Any] = {"counts": counts, "usage": dict(usage) or None}
+        changes: JsonObject = {"counts": counts, "usage": dict(usage) or None}
         if not counts.completed:
             changes["output_file_id"] = None
         if not counts.failed:
@@ -471,7 +460,7 @@ class BatchService:
             if now.status != "validating" or self._stopping:
                 return now
             if found.errors:
-                return now.now("failed", model=found.model, errors=found.errors)
+                return now.now("failed", model=found.model, errors=tuple(found.errors))
             return now.now("in_progress", model=found.model, counts=BatchCounts(found.rows, 0, 0))
 
         self._finish(batch, checked)
@@ -511,6 +500,6 @@ class BatchService:
         elif now.ending is None:
             self._end(now, "failed", error)
         else:  # its files cannot be written: what is there stays
-            changes: dict[str, Any] = {"output_file_id": None, "error_file_id": None, "kept": True}
+            changes: JsonObject = {"output_file_id": None, "error_file_id": None, "kept": True}
             errors = (*now.errors, error)
             self._finish(now, lambda now: now.now("failed", errors=errors, **changes))

@@ -14,7 +14,7 @@ from app.openai.embeddings import embedding_task
 from app.openai.request import body_task
 from app.openai.responses import response_task
 from app.openai.task import Task
-from app.serve.embeddings import read_body
+from app.serve.embeddings import RerankBody
 from runtimes.request import SamplingParams
 
 SAID = [{"role": "user", "content": "How is it in Rome?"}]
@@ -51,5 +51,5 @@ READERS: dict[str, Callable[..., Any]] = {
     "score": lambda **said: row(said, "score"),
     "classify": lambda **said: row(said, "classify"),
     "embed": lambda **said: row(said, "embed"),
-    "rerank": lambda **body: read_body({"query": "q", "documents": ["a"], **body}),
+    "rerank": lambda **body: RerankBody.read({"query": "q", "documents": ["a"], **body}),
 }

@@ -72,7 +72,7 @@ BEYOND: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"response_format": FORM}, f"response_format.json_schema.schema: {UNUSABLE}"),
     ("chat", output(grammar=chain_of_rules(3000)), "above 2,048"),
     ("chat", output(choice=list(map(str, range(200_000)))), "choice has 200,000 choices"),
-    ("chat", {"logit_bias": {str(n): 1 for n in range(1025)}}, "has 1,025 ids, above 1024"),
+    ("chat", {"logit_bias": {str(n): 1 for n in range(1025)}}, "has 1,025 ids, above 1,024"),
     ("chat", {"stop": ["x" * 9000]}, "stop has 9,000 characters"),
     ("chat", {"metadata": nested(500)}, f"body is {DEEP}"),
     ("message", {"tools": [{"name": "f", "input_schema": CHAIN}]}, "tools.0.input_schema"),
@@ -81,7 +81,7 @@ BEYOND: list[tuple[str, dict[str, Any], str]] = [
     ("response", {"metadata": nested(500)}, f"body is {DEEP}"),
     ("completion", {"metadata": nested(500)}, f"body is {DEEP}"),
     ("completion", {"prompt": ["x"] * 257}, "257 prompts, above 256"),
-    ("completion", {"prompt": ["x"] * 200, "n": 2}, "prompt and n: 200 times 2 answers"),
+    ("completion", {"prompt": ["x"] * 200, "n": 2}, "prompt times n has 400 answers, above 256"),
     ("score", {"prompt": "x", "continuations": list(map(str, range(257)))}, "not 257"),
     ("embedding", {"input": "x", "user": nested(500)}, f"body is {DEEP}"),
 ]

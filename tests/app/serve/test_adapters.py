@@ -12,8 +12,6 @@ import openai
 import pytest
 
 from app.chat.remote import connect
-from app.serve.options import ServeAdapters
-from runtimes.errors import RequestError
 from runtimes.request import Request, SamplingParams
 from tests.adapters import write_adapter
 from tests.app.serve.batches.conftest import begin, ended, line, lines_of
@@ -155,8 +153,8 @@ def test_a_model_that_is_loaded_later_has_it(server):
         ("a0", "a1.gguf", 400, "there is an adapter 'a0' already"),
         ("a:b", "a1.gguf", 400, "cannot be called 'a:b'"),
         ("x=y", "a1.gguf", 400, "cannot be called 'x=y'"),
-        (7, "a1.gguf", 400, "lora_name must be a text"),
-        ("y", None, 400, "lora_path must be a text"),
+        (7, "a1.gguf", 400, "lora_name: Input should be a valid string"),
+        ("y", None, 400, "lora_path: Field required"),
         ("y" * 60_000, "a3.gguf", 400, "cannot be called"),
     ],
 )
@@ -185,7 +183,7 @@ def test_saved_prefixes_are_an_adapters_own(gguf_file, folder, tmp_path):
     saved, file = tmp_path / "saved", tmp_path / "poet.gguf"
     beside = {"pebble": [f"poet={file}"]}
 
-    def asked(saved: Path | None, *models: str) -> list[tuple[str, int]]:
+    def asked(saved: Path, *models: str) -> list[tuple[str, int]]:
         """What the first of a few says, and how many tokens of its prompt were cached."""
         with running({"pebble": gguf_file}, saved, adapters=beside, slots=2) as server:
             found = [ask(server, model, SYSTEM)[:2] for model in models]
@@ -205,7 +203,7 @@ def test_saved_prefixes_are_an_adapters_own(gguf_file, folder, tmp_path):
     (other, none), (same, also) = asked(saved, "pebble:poet", "pebble")
     assert (same, none) == (base, 0)
     assert also > 100
-    assert other == asked(None, "pebble:poet")[0][0] != poet
+    assert other != poet
 
 
 def test_the_command(ingot, command, gguf_file, folder, tmp_path):
@@ -226,13 +224,3 @@ def test_the_command(ingot, command, gguf_file, folder, tmp_path):
     ):
         refused = command("serve", *models, *arguments)
         assert (refused.returncode, said in refused.stderr) == (code, True), refused.stderr
-
-
-def test_which_model_an_adapter_is_of():
-    given = ServeAdapters(["p.gguf", "x=q.gguf", "b:y=r.gguf", "a:z=s.gguf"])
-    assert given.by_model(["a", "b"]) == {
-        "a": ["p=p.gguf", "x=q.gguf", "z=s.gguf"],
-        "b": ["y=r.gguf"],
-    }
-    with pytest.raises(RequestError, match="there is no model 'c'"):
-        ServeAdapters(["c:x=p.gguf"]).by_model(["a"])

@@ -25,7 +25,7 @@ TOOLS = {
     }
     for name in ("read", "write", "search", "run")
 }
-ASKED = [f"Step {i}: what is {i} + {i}?" for i in range(5)]
+ASKED = [f"Step {i}: what is {i} + {i}?" for i in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_no_turn_is_read_twice(ask, agents, client, caplog):
             until(lambda said=said: any(said in one.getMessage() for one in caplog.records))
             before = prompt
             turns.append((asked, "It is so."))
-    assert before > 1200
+    assert before > 1000
     same = counts(ask(path, **request(turns[:-1], ASKED[-1])).json())
     assert same == (before, before - 1)  # the last token is computed for its logits
 

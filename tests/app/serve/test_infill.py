@@ -11,12 +11,9 @@ import pytest
 from openai import BadRequestError, OpenAI
 from tokenizers import Tokenizer
 
-from app.batch.settings import row_key
-from app.openai.request import body_task
 from runtimes.chat import encode_text
 from runtimes.models.registry import tokenizer_of
 from runtimes.onnx.tokenizer import OnnxTokenizer
-from runtimes.request import SamplingParams
 from tests.app.serve.conftest import Running, running
 
 MARKS = (300, 301, 302)  # any tokens of Pebble
@@ -94,14 +91,6 @@ def test_who_cannot_says_so(code: Running, client: OpenAI) -> None:
     ):
         with pytest.raises(BadRequestError, match=why):
             own.completions.create(model="code", max_tokens=1, **body)
-
-
-def test_rows_of_a_batch_are_told_apart_by_it() -> None:
-    keys = {
-        row_key(b"", body_task({"prompt": "a", **more}, "completions", SamplingParams()))
-        for more in ({}, {"suffix": "b"}, {"suffix": "c"})
-    }
-    assert len(keys) == 3
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ GOOD = {"endpoint": CHAT, "completion_window": "24h"}
         ({"completion_window": "1h"}, 400, "24h"),
         ({"metadata": {"a": 5}}, 400, "metadata"),
         ({"metadata": {"a": "x" * 513}}, 400, "metadata"),
-        ({"metadata": {"\ud800": "x"}}, 400, "metadata"),
+        ({"metadata": {"\ud800": "x"}}, 400, "hex escape"),
         ({"metadata": {str(i): "x" for i in range(17)}}, 400, "metadata"),
         ({"output_expires_after": {"anchor": "created_at"}}, 400, "output_expires_after"),
     ],

@@ -224,36 +224,6 @@ def test_one_server_has_the_data(tmp_path, command, gguf_file):
         pass
 
 
-def test_damaged_records_are_told_and_left_alone(server, tmp_path):
-    with serving(tmp_path, server.pool) as service:
-        damaged = [new(service, lines()) for _ in range(4)]
-        good = new(service, lines())
-        content = service.files.path(good.input_file_id)
-    (content.parent / "meta.json").write_text('{"filename": "in')
-    killed = tmp_path / "files" / (".file-" + "0" * 24)  # an upload that was killed
-    killed.mkdir()
-    (tmp_path / "files" / "notes").mkdir()  # a stranger's
-    paths = [tmp_path / "batches" / batch.id / RECORD for batch in damaged]
-    data = paths[0].read_bytes()
-    written = (b"", data[:40], data.replace(b"validating", b"completed_"), b"\xff" * 99)
-    for path, one in zip(paths, written, strict=True):
-        path.write_bytes(one)
-    with serving(tmp_path, server.pool) as service:
-        service.start()
-        for batch in damaged:
-            shown = service.get(batch.id)
-            assert (shown.status, shown.errors[0].code) == ("failed", "damaged_record")
-            assert shown.as_json()["id"] == batch.id
-        assert settled(service, good).status == "completed"
-        file = service.files.get(good.input_file_id)
-        assert (file.bytes, file.filename) == (content.stat().st_size, f"{file.id}.jsonl")
-    for path, one in zip(paths, written, strict=True):
-        assert path.read_bytes() == one
-        assert (path.parent / "input.jsonl").exists()
-    assert not killed.exists()
-    assert (tmp_path / "files" / "notes").exists()
-
-
 def test_rows_whose_answers_are_damaged_are_asked_again(server, tmp_path):
     with serving(tmp_path, server.pool) as service:
         batch = new(service, lines())

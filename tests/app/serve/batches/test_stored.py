@@ -16,8 +16,6 @@ import pytest
 
 from app.serve.batches.folder import claimed, prepare
 from app.serve.batches.store import (
-    BATCH_INPUT,
-    OUTPUT,
     RECORD,
     Batch,
     BatchCounts,
@@ -223,17 +221,6 @@ def test_a_description_that_no_server_writes_costs_a_file_its_name_only(tmp_path
         assert text not in TORN or file.filename == f"{FILE}.jsonl"
 
 
-@pytest.mark.parametrize("called", ["\ud800.jsonl", "a\nb\x1b[31m", "x" * 5000, "\u202egnp.exe"])
-def test_what_a_file_is_called_can_be_told(tmp_path, called):
-    new = Files(tmp_path).begin()
-    new.write(b"x")
-    new.keep(called, BATCH_INPUT)
-    [file] = Files(tmp_path).all()
-    assert file.filename.isprintable()
-    assert 1 <= len(file.filename) <= 512
-    assert json.loads((tmp_path / new.id / "meta.json").read_text())["filename"] == file.filename
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -348,17 +335,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         assert len(list(folder.iterdir())) == {"project": 2, "other": 1}[where]
 
 
-def test_a_folder_of_a_server_is_taken_whatever_else_is_in_it(tmp_path):
-    for begun in ({}, {"lost+found/x": ""}, {f"files/{FILE}/content": "x", "notes": "x"}):
-        folder = tmp_path / str(len(begun) + len(str(begun)))
-        for path, text in begun.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
-        for _ in range(2):
-            with claimed(folder) as data:
-                service_of(data)
-
-
 def test_links_in_the_place_of_its_folders_are_refused(tmp_path):
     outside, data = tmp_path / "outside", tmp_path / "data"
     (outside / f".{FILE}").mkdir(parents=True)
@@ -370,30 +346,8 @@ def test_links_in_the_place_of_its_folders_are_refused(tmp_path):
     shutil.rmtree(data)
 
 
-def test_the_folder_itself_may_be_a_link(tmp_path):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "data").symlink_to(tmp_path / "disk", target_is_directory=True)
-    with claimed(tmp_path / "data") as folder:
-        service_of(folder)
-    assert (tmp_path / "disk" / "files").is_dir()
-
-
 @pytest.mark.parametrize("make", [pipe, empty, gone, linked])
 def test_what_is_no_folder_is_told(tmp_path, make):
     make(tmp_path / "data")
     with pytest.raises(RequestError, match="data"), claimed(tmp_path / "data"):
         pass
-
-
-def test_results_are_what_a_server_made(tmp_path):
-    """Nothing that a record names is overwritten."""
-    files = Files(tmp_path)
-    new = files.begin()
-    new.keep("a", OUTPUT)
-    again = files.begin(new.id)
-    again.write(b"x" * 10)
-    with pytest.raises(RequestError):
-        again.keep("b", OUTPUT)
-    again.drop()
-    [file] = Files(tmp_path).all()
-    assert (file.filename, file.bytes) == ("a", 0)
