@@ -15,8 +15,8 @@ from app.tui.app import IngotApp
 from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.screens.chat import ChatScreen
 from app.tui.services import Services, Start
-from app.tui.widgets.call_lines import CallLine
 from app.tui.widgets.markdown import AnswerMarkdown
+from app.tui.widgets.message_view import CallLine
 from app.tui.widgets.prose import CodeBlock
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
 from tests.app.tui.conftest import SIZES
