@@ -291,11 +291,8 @@ class IngotApp(App[None]):
         loop = asyncio.get_running_loop()
         if sys.platform != "win32":  # there Textual's driver takes ctrl+c as a key
             for number in (signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(number, self._leave, 128 + number)
+                loop.add_signal_handler(number, self.exit, None, 128 + number)
             loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
-
-    def _leave(self, code: int) -> None:
-        self.exit(return_code=code)
 
     async def on_unmount(self) -> None:
         """End the engine's process before anything waits for the threads that ask it. The screens
@@ -370,11 +367,8 @@ class IngotApp(App[None]):
         """Show the themes, and keep the one that is picked."""
         from app.tui.screens.dialogs import ThemeScreen
 
-        def picked(name: str | None) -> None:
-            if name is not None:
-                self.remember("theme", name)
-
-        self.push_screen(ThemeScreen(sorted(self.available_themes), self.theme), picked)
+        screen = ThemeScreen(sorted(self.available_themes), self.theme)
+        self.push_screen(screen, lambda name: self.action_use_theme(name) if name else None)
 
     def remember(self, key: str, value: Any) -> None:
         """Change a setting, now and in the user's file."""
