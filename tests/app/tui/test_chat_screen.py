@@ -92,9 +92,15 @@ async def test_files_go_with_a_message(make, tmp_path: Path):
             await pilot.press("enter")
         await wait_until(lambda: len(screen.session.attached) == 2)
         await pilot.pause()
-        assert str(screen.box.query_one(".files", Static).visual).count("notes.txt") == 2
-        await pilot.press("backspace")
+        files = screen.box.query_one(".files", Static)
+        assert str(files.visual).count(" notes.txt 20 characters ✕") == 2
+        assert await pilot.click(files, offset=(str(files.visual).index("✕"), 0))
         await wait_until(lambda: len(screen.session.attached) == 1)
+        await pilot.press("backspace")
+        await wait_until(lambda: not files.display)
+        screen.prompt.fill(f"/attach {notes}")
+        await pilot.press("enter")
+        await wait_until(lambda: screen.session.attached)
         await screen.answer.send("What is there?")
         await answered(screen, 2)
         assert [a.name for a in screen.path[0].attachments] == ["notes.txt"]

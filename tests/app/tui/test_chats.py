@@ -100,6 +100,20 @@ async def test_a_search_for_nothing_says_so_and_esc_empties_it(bare, store: Chat
     assert bare.ended_with is None
 
 
+async def test_one_is_renamed_deleted_and_back_by_key(bare, store: ChatStore):
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store)
+        await pilot.press("down", "ctrl+l", *" II", "enter")
+        await wait_until(lambda: listed(screen)[1] == "Who was Ada Lovelace? II")
+        await pilot.press("delete")
+        await wait_until(lambda: len(listed(screen)) == 2)
+        assert "Deleted: Who was Ada Lovelace? II. ctrl+z brings it back." in notes(bare)
+        await pilot.press("ctrl+z")
+        await wait_until(lambda: len(listed(screen)) == 3)
+        await pilot.press("ctrl+n")
+        await wait_until(lambda: bare.ended_with == ChatChoice(None))
+
+
 async def test_deleted_chats_are_listed_and_come_back(bare, store: ChatStore):
     store.delete_chat(store.chats()[0].id)  # at another time: ctrl+z knows nothing of it
     async with bare.run_test(size=(80, 24)) as pilot:
@@ -109,6 +123,7 @@ async def test_deleted_chats_are_listed_and_come_back(bare, store: ChatStore):
         assert len(listed(screen)) == 2
         await pilot.press("f10")
         await wait_until(lambda: listed(screen) == ["Is rain wet?"])
+        assert "30 days" in str(screen.query_one("#said", Static).content)
         await pilot.press("ctrl+d")  # it is deleted already
         await pilot.pause()
         await pilot.press("enter")

@@ -26,7 +26,6 @@ from tests.app.tui.conftest import Bare
 from tests.app.tui.places import places
 from tests.app.tui.terminal import Terminal
 from tests.app.tui.test_find import REPO, served
-from tests.app.tui.test_terminal import MODES
 from tests.hostile import HOSTILE, harmful
 
 # Each of the texts in all places would take an hour.
@@ -158,9 +157,6 @@ def test_the_name_of_a_model_on_a_terminal(pebble_built: Path, home: Path, tmp_p
     one = Terminal("chat", model, env={"INGOT_HOME": str(home)})
     try:
         one.wait("PWNED")
-        for keys, there in MODES.items():
-            one.press(keys)
-            one.wait(there)
         one.press("\x11")
         assert one.ended() == 0
         text = re.sub("\x1b]22;[a-z]+\x07", "", one.written.decode())  # the mouse's pointer
