@@ -6,7 +6,7 @@ from app.tui.app import IngotApp
 from app.tui.services import Start, open_services
 from tests.adapters import write_adapter
 from tests.app.tui.chat_app import answered
-from tests.app.tui.conftest import is_ready
+from tests.app.tui.conftest import ask, is_ready
 from tests.app.tui.test_frame import loaded
 from tests.support import wait_until
 
@@ -34,14 +34,11 @@ async def test_it_is_chosen_in_the_prompt(
             await answered(screen, 2)
             assert screen.path[-1].model == host.label
             assert host.label.endswith(" + law")
-            screen.prompt.fill("/adapter nix")
-            await pilot.press("enter")
+            await ask(pilot, "/adapter nix")
             await wait_until(lambda: "there is: poet, law" in str(screen.menu.visual))
-            screen.prompt.fill("/adapter")
-            await pilot.press("enter")
+            await ask(pilot, "/adapter")
             told = "law is on. There is: poet, law, or off."
             await wait_until(lambda: told in [one.message for one in app._notifications])
-            screen.prompt.fill("/adapter off")
-            await pilot.press("enter")
+            await ask(pilot, "/adapter off")
             await wait_until(lambda: "+" not in str(loaded(app).visual))
             assert host.adapter is None

@@ -9,7 +9,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from app.tui import theme
-from app.tui.widgets.chart import Axis, Chart, Mark, Series, numbers, sampled, scale, times
+from app.tui.widgets.chart import Axis, Chart, Mark, Series, numbers, scale, times
 from tests.support import wait_until
 
 RAMP = [(float(x), x / 2) for x in range(101)]
@@ -104,14 +104,6 @@ def test_figures_are_at_most_five_characters() -> None:
         steps = [step * 10.0**power for step in range(5)]
         assert all(len(text) <= 5 for text in numbers(steps)), numbers(steps)
     assert times([]) == []
-
-
-def test_columns_have_the_mean_of_their_points_and_what_lies_between() -> None:
-    across = scale(Axis(low=0, high=8), [], 2, whole=False)
-    assert sampled([(0, 1), (0.5, 3), (4, 6)], across, 8) == [2, 3, 4, 5, 6, None, None, None]
-    gap = sampled([(0, 1), (1, math.nan), (2, 5)], across, 8)
-    assert gap == [1, None, 5, None, None, None, None, None]
-    assert sampled([(-5, 1), (9, 1)], across, 4) == [None] * 4
 
 
 # Drawing

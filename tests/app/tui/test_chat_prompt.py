@@ -10,7 +10,9 @@ from app.tui.app import IngotApp
 from app.tui.help import HelpScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.widgets.chat_sidebar import ChatList
+from app.tui.widgets.prompt import SlashMenu
 from tests.app.tui.chat_app import add_turn, answered, chatting, text_of
+from tests.app.tui.conftest import ask
 from tests.support import wait_until
 
 
@@ -45,38 +47,29 @@ async def test_slash_commands_do_it_or_say_what_is_wrong(make):
         assert "/regen" in str(screen.menu.visual)
         await pilot.press("tab")
         assert screen.prompt.text == "/regen"
-        screen.prompt.fill("/settt temperature 1")
-        await pilot.press("enter")
+        await ask(pilot, "/settt temperature 1")
         await wait_until(lambda: "did you mean" in str(screen.menu.visual))
         assert screen.prompt.text == "/settt temperature 1"
         assert screen.menu.display
-        screen.prompt.fill("/set temperature 0.25")
-        await pilot.press("enter")
+        await ask(pilot, "/set temperature 0.25")
         await wait_until(lambda: screen.session.conversation.chat.sampling == {"temperature": 0.25})
         assert screen.prompt.text == ""
-        screen.prompt.fill("/set temperature default")
-        await pilot.press("enter")
+        await ask(pilot, "/set temperature default")
         await wait_until(lambda: screen.session.conversation.chat.sampling == {})
-        screen.prompt.fill("/set temperature lots")
-        await pilot.press("enter")
+        await ask(pilot, "/set temperature lots")
         await wait_until(lambda: "temperature" in str(screen.menu.visual))
-        screen.prompt.fill("/think on")
-        await pilot.press("enter")
+        await ask(pilot, "/think on")
         told = "the chat template cannot turn thinking on"
         await wait_until(lambda: told in [one.message for one in app._notifications])
-        screen.prompt.fill("/think default")
-        await pilot.press("enter")
+        await ask(pilot, "/think default")
         await wait_until(lambda: screen.session.conversation.chat.sampling == {})
-        screen.prompt.fill("/system Be brief.")
-        await pilot.press("enter")
+        await ask(pilot, "/system Be brief.")
         await wait_until(lambda: screen.session.conversation.chat.system == "Be brief.")
-        screen.prompt.fill("//not a command")
-        await pilot.press("enter")
+        await ask(pilot, "//not a command")
         await answered(screen, 2)
         assert screen.path[0].text == "/not a command"
         app.services.store.new_chat(title="Mills")
-        screen.prompt.fill("/chats mill")
-        await pilot.press("enter")
+        await ask(pilot, "/chats mill")
         await wait_until(lambda: isinstance(app.screen, ChatsScreen))
         found = app.screen.query_one(ChatList)
         await wait_until(lambda: found.chosen and found.chosen.chat.title == "Mills")
@@ -94,6 +87,15 @@ async def test_every_command_of_the_menu_can_be_reached_with_the_arrows(make):
             assert f"▸ /{spec.name}" in str(screen.menu.visual)
         await pilot.press("ctrl+u", *"/sy", "down", "enter")
         await wait_until(lambda: screen.prompt.text == "/system ")
+        # The wheel moves what is offered, and a click takes one.
+        await pilot.press("ctrl+u", "/")
+        screen.menu.on_mouse_scroll_down()
+        await wait_until(lambda: "2-9 of" in str(screen.menu.visual))
+        await pilot.pause()
+        shown = str(screen.menu.visual).splitlines()
+        at = next(at for at, line in enumerate(shown) if line.split()[0] == "/set")
+        assert await pilot.click(SlashMenu, offset=(4, at))
+        await wait_until(lambda: screen.prompt.text == "/set ")
         await pilot.press("ctrl+u", *"/he", "down", "enter")
         await wait_until(lambda: isinstance(app.screen, HelpScreen))
         assert screen.prompt.text == ""

@@ -1,5 +1,6 @@
 """Asking and answering in the chat, with a real model."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -30,19 +31,12 @@ async def test_a_message_is_answered_with_its_figures(make):
         answer = await answered(screen, 2)
         await pilot.pause()
         assert screen.prompt.text == ""
-        assert [m.text for m in app.services.store.messages(answer.chat)] == [
-            "Hello\nyou",
-            answer.text,
-        ]
         assert answer.state is State.CUT
         assert answer.figures.completion_tokens == 24
         view = screen.transcript.view_of(answer.id)
         assert view.body.text.strip() == answer.text.strip()
-        figures = text_of(view, "foot")
-        assert figures.startswith("pebble")
-        assert "tok/s" in figures
-        assert "first token" in figures
-        assert "24 tokens" in figures
+        figures = r"pebble.* [\d.,]+ tok/s · first token .* · 24 tokens"
+        assert re.match(figures, text_of(view, "foot"))
         assert "ctrl+g" in text_of(view, "state")
         context = f"of {app.services.host.engine.context:,} ·"
         await wait_until(lambda: context in screen.box.status.plain)

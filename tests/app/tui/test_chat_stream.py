@@ -184,34 +184,6 @@ async def test_streamed_blocks_are_those_of_the_whole_text():
         assert app.streamed.tail_text == " that goes on"
 
 
-async def test_a_block_that_has_ended_is_laid_out_once(home, monkeypatch: pytest.MonkeyPatch):
-    asked = Counter[str]()
-    take = ChatScreen._on_layout
-
-    async def taken(self: ChatScreen, message: Any) -> None:
-        asked[type(message.widget).__name__] += 1
-        await take(self, message)
-
-    app, engine = recorded(home, ["Some words of a paragraph.\n\n"] * 12 + ["The end"])
-    async with chatting(app) as (pilot, screen):
-        await screen.answer.send("Go")
-        await wait_until(lambda: screen.turn is not None)
-        await feed(screen, engine, 2)
-        view: Any = screen.transcript.view_of(screen.path[-1].id)
-        await wait_until(lambda: len(blocks(view)) == 1)
-        await pilot.pause()
-        monkeypatch.setattr(ChatScreen, "_on_layout", taken)
-        for count in range(3, 13):
-            await feed(screen, engine, count)
-            await wait_until(lambda count=count: len(blocks(view)) == count - 1)
-            await pilot.pause()
-        found = asked.copy()
-        engine.may = 13
-        await answered(screen, 2)
-        assert found["AnswerMarkdown"]
-        assert not found["MarkdownParagraph"]
-
-
 async def test_code_is_highlighted_and_can_be_selected(home):
     app, engine = recorded(home, [ANSWER])
     engine.may = 1

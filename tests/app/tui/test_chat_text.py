@@ -14,7 +14,7 @@ from app.chat.store.records import Message, Role, State
 from app.tui.widgets.message_view import Fact, facts_of, fitting, left, state_text
 from app.tui.widgets.prompt import PromptHistory
 from app.tui.widgets.prompt_box import status_of
-from app.tui.widgets.prose import Section, Splitter, copyable, settled
+from app.tui.widgets.prose import Section, Splitter, settled
 from app.tui.widgets.text_lines import TextLines, wrap
 from tests.app.tui.chat_app import FIGURES
 
@@ -183,11 +183,3 @@ def test_earlier_prompts_are_walked_through_and_what_was_typed_comes_back():
     assert history.step("typed", older=False) is None
     assert history.step("typed", older=True) == "new"
     assert history.step("new, changed", older=True) == "new", "a changed one counts as typed"
-
-
-def test_a_message_or_one_of_its_blocks_of_code_is_copied():
-    text = "Look:\n```python\nprint(1)\n```\nand\n```\n\nlast"
-    whole, first, second = copyable(text)
-    assert whole[1] == text
-    assert first == ("Code 1, python, 1 line: print(1)", "print(1)")
-    assert second[1] == "\nlast"

@@ -131,41 +131,15 @@ MEANINGS = {
     "home": {"First row", "First card", "First command", "To the beginning"},
     "end": {"Last row", "Last card", "Last command", "To the end"},
 }
-# What is done by different keys, for one alone would not do everywhere.
-BY_OTHERS = {
-    "Again",  # ctrl+r, where one types; r at a message, which a letter does not write in
-    "Back",  # esc; n answers a question
-    "Chat",  # F2 is the screen, enter chats with a file
-    "Compare",  # F3 is the screen, v compares two files
-    "Copy",  # ctrl+y, and c
-    "Files",  # ctrl+t is the files of models, F8 the input of a job
-    "Tick",  # space, but ctrl+x where one types
-    "To the end",  # end, but ctrl+end where one types
-    "Stop",  # esc, ctrl+c; s stops a job at once, after asking
-}
-
-
-def by_key_and_title() -> tuple[dict[str, set[str]], dict[str, list[set[str]]]]:
-    titles: dict[str, set[str]] = {}
-    keys: dict[str, list[set[str]]] = {}
-    for _, found in declared():
-        own: dict[str, set[str]] = {}
-        for binding in filter(lambda one: one.description, found):
-            titles.setdefault(binding.key, set()).add(binding.description)
-            own.setdefault(binding.description, set()).add(binding.key)
-        for title, those in own.items():
-            keys.setdefault(title, []).append(those)
-    return titles, keys
 
 
 def test_a_key_has_one_meaning_on_all_screens():
-    titles, _ = by_key_and_title()
+    titles: dict[str, set[str]] = {}
+    for _, found in declared():
+        for binding in found:
+            if binding.description:
+                titles.setdefault(binding.key, set()).add(binding.description)
     assert {key: said for key, said in titles.items() if len(said) > 1} == MEANINGS
-
-
-def test_an_action_has_one_key_on_all_screens():
-    _, keys = by_key_and_title()
-    assert {title for title, sets in keys.items() if not set.intersection(*sets)} == BY_OTHERS
 
 
 # Bindings that act at once and have a key in common, which does the same in both, or leads one step
