@@ -103,7 +103,7 @@ class IngotApp(App[None]):
         """Keys are mapped before any screen tells of them, and the theme is there before the style
         sheets are read: another one means that they are read again."""
         config = self.services.config
-        self.set_keymap(keys.usable(config.keymap))
+        self.set_keymap(keys.checked(config.keymap)[0])
         known = config.theme in self.available_themes
         self.theme = config.theme if config.theme and known else theme.INGOT.name
 

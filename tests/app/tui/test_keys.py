@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.tui.help import HelpScreen
-from app.tui.keys import at_once, declared, problems, shown, usable
+from app.tui.keys import at_once, checked, declared, shown
 from app.tui.widgets.prompt import Area, Line
 from tests.support import wait_until
 
@@ -55,9 +55,9 @@ def test_keys_are_shown_as_people_write_them(key: str, told: str):
 def test_what_is_wrong_with_a_keymap_is_told_and_goes(
     keymap: dict[str, str], told: str, kept: dict[str, str] | None
 ):
-    [problem] = problems(keymap)
+    usable, [problem] = checked(keymap)
     assert told in problem
-    assert usable(keymap) == (keymap if kept is None else kept)
+    assert usable == (keymap if kept is None else kept)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,13 @@ def test_what_is_wrong_with_a_keymap_is_told_and_goes(
     ],
 )
 def test_a_keymap_that_shares_nothing_is_fine(keymap: dict[str, str]):
-    assert problems(keymap) == []
-    assert usable(keymap) == keymap
+    assert checked(keymap) == (keymap, [])
 
 
 def test_a_keymap_of_the_documentation_is_fine():
     found = re.search(r"\[keymap\][^\n]*\n((?:\"[^\n]+\n)+)", DOCS.read_text(encoding="utf-8"))
     assert found
-    assert problems(tomllib.loads(found[1])) == []
+    assert checked(tomllib.loads(found[1]))[1] == []
 
 
 async def test_what_shares_a_key_works_and_is_told(bare):
