@@ -3,12 +3,10 @@
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from app.chat.listing import by_day
-from app.chat.store.records import State
 from app.chat.store.store import ChatStore
 from app.config.settings import config_path
 from app.tui.app import IngotApp
@@ -89,29 +87,6 @@ async def test_where_there_is_room_keys_and_a_click_open_a_chat(make: Callable[.
         await wait_until(lambda: screen.prompt.has_focus)
         await pilot.press("ctrl+o", "ctrl+o")
         await wait_until(lambda: isinstance(app.screen, ChatsScreen))
-
-
-async def test_search(make: Callable[..., IngotApp]):
-    app = make()
-    store = app.services.store
-    add_chats(store)
-    chat = store.chats()[1]
-    begun = store.begin_answer(chat.id, chat.leaf)
-    answer = store.end_answer(
-        replace(begun, text="Of the Analytical Engine.", token_ids=(), state=State.DONE)
-    )
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(app, 3)
-        await pilot.press("ctrl+o", "slash", *"engin")
-        await wait_until(lambda: listed(screen) == ["Who was Ada Lovelace?"])
-        assert "Engine" in drawn(screen)[0]
-        await pilot.press("down", "enter")
-        await wait_until(lambda: screen.session.chat_id == chat.id)
-        assert screen.path[-1].id == answer.id
-        # Esc empties the search first.
-        await pilot.press("ctrl+o", "escape")
-        await wait_until(lambda: len(listed(screen)) == 3)
-        assert chats(screen).has_focus
 
 
 async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]):
