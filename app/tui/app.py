@@ -91,7 +91,8 @@ class IngotApp(App[None]):
         for each in theme.OWN:
             self.register_theme(each)
         self.no_color = theme.no_color()
-        self._colourless, self._on_black = theme.Colourless(), theme.OnBlack()
+        self._colourless = theme.Restyled(theme.colourless)
+        self._on_black = theme.Restyled(theme.on_black)
         self._shown = ControlFilter()
         self._starting = 0  # parts of the start that have not ended
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not

@@ -11,6 +11,7 @@ tokens of themes.toml. The classes that all screens share, such as ``pane``, are
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,18 +33,25 @@ OWN = tuple(Theme(**values) for values in _LOOK["themes"])  # Textual's can be c
 INGOT, INGOT_LIGHT, INGOT_TERMINAL = OWN
 
 
-class OnBlack(LineFilter):
-    """Black where Textual leaves the background to the terminal, with white for its text; and all
-    text black on what is no black: see ``INGOT_TERMINAL``."""
+class Restyled(LineFilter):
+    """Each stretch of a line in the style that ``made`` makes of its own and the widget's
+    background."""
+
+    def __init__(self, made: Callable[[Style, Color], Style]) -> None:
+        super().__init__()
+        self._made = made
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            Segment(text, _on_black(style or Style()), control) for text, style, control in segments
+            Segment(text, self._made(style or Style(), background), control)
+            for text, style, control in segments
         ]
 
 
 @lru_cache(4096)
-def _on_black(style: Style) -> Style:
+def on_black(style: Style, _: Color) -> Style:
+    """Black where Textual leaves the background to the terminal, with white for its text; and all
+    text black on what is no black: see INGOT_TERMINAL."""
     ink, paper = style.color, style.bgcolor
     if not (paper is None or paper.is_default or paper.number == 0):
         return style + Style(color="black")
@@ -125,21 +133,10 @@ def no_color() -> bool:
     return bool(os.environ.get("NO_COLOR"))
 
 
-class Colourless(LineFilter):
-    """Takes colours out of lines, and dimming, which terminals show as grey; bold, underline,
-    italic and reverse stay."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The segments without colours; ``background`` is the widget's."""
-        return [
-            Segment(text, style and colourless(style, background), control)
-            for text, style, control in segments
-        ]
-
-
 @lru_cache(4096)
 def colourless(style: Style, background: Color) -> Style:
-    """``style`` with its attributes only, reversed where its background is a highlight."""
+    """``style`` without colours, and dimming, which terminals show as grey; bold, underline and
+    italic stay, and it is reversed where its background is a highlight."""
     plain = style.without_color
     highlight = not style.reverse and _differs(style.bgcolor, background)
     return plain + (_REVERSED if highlight else _NO_STYLE)

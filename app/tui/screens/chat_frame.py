@@ -399,5 +399,4 @@ class ChatFrame(ModeScreen):
             figures = replace(figures, used=used, context=context, estimated=True)
         self.box.show_context(figures)
 
-    def later(self, step: Callable[..., Any], *args: Any) -> object:
-        return self.call_later(step, *args)
+    later = ModeScreen.call_later

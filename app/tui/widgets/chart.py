@@ -115,8 +115,8 @@ def _log_scale(found: Sequence[float], ticks: int) -> Scale:
     low, high = low / margin, high * margin
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        marked = [s * 10.0**power for power in powers for s in steps]
-        marked = [value for value in marked if low <= value * (1 + 1e-9) and value <= high]
+        all_marks = (step * 10.0**power for power in powers for step in steps)
+        marked = [value for value in all_marks if low <= value * (1 + 1e-9) and value <= high]
         if len(marked) <= max(ticks, 2) + 1:
             break
     else:

@@ -31,7 +31,7 @@ class ChartApp(App[None]):
         return self.theme_variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [theme.Colourless()] if self.no_color else []
+        return [theme.Restyled(theme.colourless)] if self.no_color else []
 
     def compose(self) -> ComposeResult:
         yield self.chart
