@@ -1,6 +1,5 @@
 """How the chat looks: its column, the turns, code, the prompt's box, and where one begins."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,32 +9,25 @@ from textual.widgets import ProgressBar
 
 from app.chat.host import HostState
 from app.chat.store.records import State
-from app.chat.store.store import ChatStore
-from app.config.settings import Config, Sampling
-from app.monitor.monitor import Monitor
+from app.config.settings import Sampling
 from app.tui.app import IngotApp
-from app.tui.measure import RecordedHost
 from app.tui.screens.chat import ChatScreen
-from app.tui.services import Services, Start
 from app.tui.widgets.message_view import Thought
 from app.tui.widgets.welcome import Choose, Starter
-from tests.app.tui.chat_app import ANSWER, add_turn, answered, chatting, shown, text_of
-from tests.app.tui.held import GatedEngine, HeldHost
+from tests.app.tui.chat_app import (
+    ANSWER,
+    add_turn,
+    answered,
+    chatting,
+    out_of_models,
+    shown,
+    text_of,
+)
+from tests.app.tui.held import HeldHost, recorded
 from tests.support import wait_until
 
 SIZE = (100, 30)
 LONG = Sampling(max_tokens=20, temperature=0.0)
-
-
-@pytest.fixture
-def recorded(home: Any) -> Callable[..., tuple[IngotApp, GatedEngine]]:
-    def made(*pieces: str) -> tuple[IngotApp, GatedEngine]:
-        engine = GatedEngine(pieces)
-        host = RecordedHost(engine)
-        services = Services(Config(), ChatStore.open(), host, Monitor(host), Start("recorded"))
-        return IngotApp(services), engine
-
-    return made
 
 
 def lines(screen: ChatScreen) -> list[str]:
@@ -70,8 +62,8 @@ async def of_the_turn(app: IngotApp, answer: str, question: str = "How?", **end:
     return screen
 
 
-async def test_branches_code_and_thoughts_take_a_click(recorded):
-    app, _ = recorded()
+async def test_branches_code_and_thoughts_take_a_click(home):
+    app, _ = recorded(home)
     store = app.services.store
     async with app.run_test(size=SIZE) as pilot:
         screen = await of_the_turn(app, "First.")
@@ -139,8 +131,8 @@ async def test_a_long_prompt_is_read_with_a_bar_and_the_time_left(
         assert f"{answer.figures.completion_tokens} token" in text_of(view, "foot")
 
 
-async def test_one_begins_with_a_starter_by_key_or_by_mouse(recorded):
-    app, _ = recorded()
+async def test_one_begins_with_a_starter_by_key_or_by_mouse(home):
+    app, _ = recorded(home)
     async with chatting(app, size=(80, 24)) as (pilot, screen):
         await wait_until(lambda: screen.transcript.welcome.region.height)
         await pilot.pause()
@@ -170,9 +162,7 @@ async def test_one_begins_with_a_starter_by_key_or_by_mouse(recorded):
 async def test_without_a_model_the_welcome_says_what_to_press(services):
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
-        await pilot.press("escape")
-        screen = await shown(app)
+        screen = await out_of_models(pilot)
         assert screen.host.state is HostState.EMPTY
         await wait_until(lambda: any("ctrl+t  Choose a model" in line for line in lines(screen)))
         assert any("No model is loaded." in line for line in lines(screen))

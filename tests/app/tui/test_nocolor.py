@@ -4,15 +4,12 @@ import pytest
 from rich.style import Style
 from textual.color import Color
 
-from app.chat.store.store import ChatStore
-from app.config.settings import Config
-from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
-from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.modes import MODES
-from app.tui.services import Services, Start
+from app.tui.services import Start
 from app.tui.theme import colourless, no_color, without_colours
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
+from tests.app.tui.held import recorded
 from tests.support import wait_until
 
 WIDGET = Color.parse("#181F27")
@@ -65,11 +62,11 @@ async def test_the_mode_and_the_focus_are_told_without_colour(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    host = RecordedHost(RecordedEngine([], 1))
-    store = ChatStore.open()
+    app, _ = recorded(home)
+    store = app.services.store
     chat = store.new_chat().id
     add_turn(store, chat, None, "Tell me of a boat.", ANSWER)
-    app = IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))
+    app.services.start = Start("recorded", chat=chat)
     titles = {mode.title for mode in MODES}
     async with app.run_test(size=(80, 24)) as pilot:
         await shown(app)

@@ -13,10 +13,9 @@ from app.models import library as models
 from app.options import ModelOptions
 from app.tui import app as shell
 from app.tui.app import IngotApp, TooSmall
-from app.tui.screens.chat import ChatScreen
 from app.tui.screens.models import ModelTable
 from app.tui.services import Start, open_services
-from tests.app.tui.chat_app import shown
+from tests.app.tui.chat_app import out_of_models
 from tests.support import wait_until
 
 
@@ -56,13 +55,6 @@ async def test_what_was_named_is_offered_though_it_did_not_load(
         await wait_until(lambda: len(table.rows) == 4)
 
 
-async def _typing(pilot: Any) -> ChatScreen:
-    """The chat, out of the list of models that the app without a model begins with."""
-    await wait_until(lambda: type(pilot.app.screen).__name__ == "ModelsScreen")
-    await pilot.press("escape")
-    return await shown(pilot.app)
-
-
 async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
     services, monkeypatch: pytest.MonkeyPatch
 ):
@@ -70,7 +62,7 @@ async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
     monkeypatch.setattr(shell, "_now", lambda: now)
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
-        chat = await _typing(pilot)
+        chat = await out_of_models(pilot)
         await pilot.press("ctrl+c")
         now += 2.1  # too late for the second one
         await pilot.press("ctrl+c", "a", "ctrl+c")  # a key between the two: one stays
@@ -84,7 +76,7 @@ async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
     services.start = Start(chat=services.store.chats()[0].id)  # as --resume finds it
     again = IngotApp(services)
     async with again.run_test(size=(80, 24)) as pilot:
-        chat = await _typing(pilot)
+        chat = await out_of_models(pilot)
         assert chat.prompt.text == "long\ndraft"
         await chat.answer.send("sent")
         assert services.store.draft(chat.session.chat_id) == ""

@@ -11,12 +11,8 @@ import pytest
 
 from app.chat.store.records import Message, State
 from app.chat.store.store import ChatStore
-from app.config.settings import Config
-from app.monitor.monitor import Monitor
-from app.tui.app import IngotApp
-from app.tui.measure import RecordedEngine, RecordedHost
-from app.tui.services import Services, Start
 from tests.app.tui.chat_app import chatting, text_of
+from tests.app.tui.held import recorded
 from tests.app.tui.terminal import Terminal, generating
 from tests.support import wait_until
 
@@ -112,10 +108,8 @@ async def test_what_had_come_before_a_kill_is_there_again(home: Path, endless_gg
         assert len(lost.text) >= len(saved.text)
         assert lost.figures.completion_tokens > 0
         assert store.messages(lost.chat)[0].text == "Tell me a story."
-        host = RecordedHost(RecordedEngine([], 1))
-        start = Start("recorded", chat=lost.chat)
-        again = IngotApp(Services(Config(), store, host, Monitor(host), start))
-        async with chatting(again) as (pilot, screen):
+        again, _ = recorded(home)
+        async with chatting(again, lost.chat) as (pilot, screen):
             await pilot.pause()
             view: Any = screen.transcript.view_of(saved.id)
             assert view.body.text.strip() == lost.text.strip()

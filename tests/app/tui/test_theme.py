@@ -10,15 +10,12 @@ from rich.color import ColorSystem
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-from app.chat.store.store import ChatStore
-from app.config.settings import Config
-from app.monitor.monitor import Monitor
 from app.tui import theme
 from app.tui.app import IngotApp
-from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.screens.dialogs import ThemeScreen
-from app.tui.services import Services, Start
+from app.tui.services import Start
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
+from tests.app.tui.held import recorded
 from tests.support import wait_until
 
 Palette = tuple[tuple[int, int, int], ...]
@@ -41,12 +38,12 @@ EVERY = ("f2", "f5", "f1")
 
 @pytest.fixture
 def app(home: Path) -> IngotApp:
-    host = RecordedHost(RecordedEngine([], 1))
-    host.label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
-    store = ChatStore.open()
+    app, _ = recorded(home)
+    store = app.services.store
     chat = store.new_chat().id
     add_turn(store, chat, None, "Tell me of a *boat*.", ANSWER)
-    return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))
+    app.services.start = Start("recorded", chat=chat)
+    return app
 
 
 def written(app: IngotApp) -> Iterator[tuple[str, RichColor, RichColor]]:
