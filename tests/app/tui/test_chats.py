@@ -94,7 +94,7 @@ async def test_one_is_renamed_deleted_and_back_by_key(bare, store: ChatStore):
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, store)
         assert listed(screen) == list(reversed(QUESTIONS))
-        await pilot.press("down", "ctrl+l", *" II", "enter")
+        await pilot.press("down", "ctrl+l", "end", *" II", "enter")
         await wait_until(lambda: listed(screen)[1] == "Who was Ada Lovelace? II")
         await pilot.press("delete")
         await wait_until(lambda: len(listed(screen)) == 2)
