@@ -61,7 +61,8 @@ def driver() -> type[Driver] | None:
         class StdoutDriver(LinuxDriver):
             def __init__(self, *arguments: Any, **named: Any) -> None:
                 super().__init__(*arguments, **named)
-                sieve = theme.without_colours if theme.no_color() else str
+                plain = theme.no_color()
+                sieve: Callable[[str], str] = theme.without_colours if plain else str
                 self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
 
         found = StdoutDriver

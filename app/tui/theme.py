@@ -25,6 +25,7 @@ from textual.theme import Theme
 CONTRAST = 4.5  # WCAG 2.2, 1.4.3: of text against what is behind it
 _LOOK = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
 _HUES: dict[str, str] = _LOOK["hues"]
+_TOKENS: dict[str, str] = _LOOK["tokens"]
 _TEXT = (*_LOOK["text"], *(f"markdown-h{level}-color" for level in range(1, 7)), *_HUES)
 _PLAIN = {"frame-focus": "heavy"}  # where the colour of a border cannot tell
 _FOCUS = 0.05  # how much of the text's colour Textual mixes into a line that has the focus
@@ -61,7 +62,7 @@ def on_black(style: Style, _: Color) -> Style:
 
 def tokens() -> dict[str, str]:
     """The variables that are no colours; others where colours are not to be seen."""
-    return _LOOK["tokens"] | (_PLAIN if no_color() else {})
+    return _TOKENS | _PLAIN if no_color() else _TOKENS
 
 
 def legible(variables: dict[str, str]) -> dict[str, str]:

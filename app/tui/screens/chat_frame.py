@@ -399,4 +399,5 @@ class ChatFrame(ModeScreen):
             figures = replace(figures, used=used, context=context, estimated=True)
         self.box.show_context(figures)
 
-    later = ModeScreen.call_later
+    def later(self, step: Callable[..., Any], *args: Any) -> object:
+        return self.call_later(step, *args)

@@ -147,7 +147,7 @@ class AnswerBody(Column, Vertical):
 
     def _begun(self, section: Section, *, ended: bool = False) -> Prose | CodeBlock:
         """The widget of a section that begins."""
-        made = (
+        made: Prose | CodeBlock = (
             CodeBlock(section.text, section.language, ended=ended)
             if section.code
             else Prose(section.text, ended=ended)
