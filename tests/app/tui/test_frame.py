@@ -50,26 +50,29 @@ async def test_tabs_turn_and_nothing_is_clipped_or_covered(make: Any) -> None:
             await pilot.resize_terminal(width, height)
             await wait_until(lambda: app.screen.size == (width, height))
 
-        for at, mode in enumerate(MODES):
-            await pilot.press(MODES[at - 1].key)
-            await wait_until(lambda at=at: app.current_mode == MODES[at - 1].name)
-            assert await pilot.click(list(app.screen.query(ModeTab))[at])
+        for mode in (*MODES[1:], MODES[0]):
+            tabs = list(app.screen.query(ModeTab))
+            assert await pilot.click(tabs[MODES.index(mode)])
+            await wait_until(lambda mode=mode: app.current_mode == mode.name)
+        for mode in MODES:
+            await pilot.press(mode.key)
             await wait_until(lambda mode=mode: app.current_mode == mode.name)
             [active] = app.screen.query(ModeTab).filter(".-active")
             assert active.mode == mode
-            for width in (60, 100):
+            for width in (60, 200):
                 await resized(width, 24)
                 await wait_until(lambda: {"Help", "Commands"} <= set(footer(app)))
                 await wait_until(lambda width=width: not clipped(app, width))
             app.notify("It could not be loaded. " * 4, severity="error", timeout=60)
             await wait_until(lambda: list(app.screen.query("Toast")))
-            await resized(80, 24)
-            await pilot.pause()
-            screen = app.screen
-            toast = screen.query("Toast").first().region
-            assert screen.region.contains_region(toast)
-            others = [one for one in screen.children if not one.has_class("-textual-system")]
-            assert [one for one in others if one.region.overlaps(toast)] == []
+            for size in ((80, 24), (120, 40)):
+                await resized(*size)
+                await pilot.pause()
+                screen = app.screen
+                toast = screen.query("Toast").first().region
+                assert screen.region.contains_region(toast)
+                others = [one for one in screen.children if not one.has_class("-textual-system")]
+                assert [one for one in others if one.region.overlaps(toast)] == []
             app.clear_notifications()
             await wait_until(lambda: not list(app.screen.query("Toast")))
 
