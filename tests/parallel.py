@@ -36,7 +36,7 @@ _LONG = (
     "runtimes/planner/test_plan",
     "runtimes/engine/test_reproducible",
     "runtimes/templates/test_templates",
-    "app/tui/test_hostile",
+    "app/tui/test_every_action",
     "app/serve/batches/test_client",
     "app/compare/test_prompts_command",
     "app/serve/test_prefixes",

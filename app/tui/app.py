@@ -91,7 +91,8 @@ class IngotApp(App[None]):
         for each in theme.OWN:
             self.register_theme(each)
         self.no_color = theme.no_color()
-        self._colourless, self._on_black = theme.Colourless(), theme.OnBlack()
+        self._colourless = theme.Restyled(theme.colourless)
+        self._on_black = theme.Restyled(theme.on_black)
         self._shown = ControlFilter()
         self._starting = 0  # parts of the start that have not ended
         self.named: list[str] = []  # as MODEL, the latest last, whether they could be loaded or not
@@ -103,7 +104,7 @@ class IngotApp(App[None]):
         """Keys are mapped before any screen tells of them, and the theme is there before the style
         sheets are read: another one means that they are read again."""
         config = self.services.config
-        self.set_keymap(keys.usable(config.keymap))
+        self.set_keymap(keys.checked(config.keymap)[0])
         known = config.theme in self.available_themes
         self.theme = config.theme if config.theme and known else theme.INGOT.name
 
@@ -291,11 +292,8 @@ class IngotApp(App[None]):
         loop = asyncio.get_running_loop()
         if sys.platform != "win32":  # there Textual's driver takes ctrl+c as a key
             for number in (signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(number, self._leave, 128 + number)
+                loop.add_signal_handler(number, self.exit, None, 128 + number)
             loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
-
-    def _leave(self, code: int) -> None:
-        self.exit(return_code=code)
 
     async def on_unmount(self) -> None:
         """End the engine's process before anything waits for the threads that ask it. The screens
@@ -370,11 +368,8 @@ class IngotApp(App[None]):
         """Show the themes, and keep the one that is picked."""
         from app.tui.screens.dialogs import ThemeScreen
 
-        def picked(name: str | None) -> None:
-            if name is not None:
-                self.remember("theme", name)
-
-        self.push_screen(ThemeScreen(sorted(self.available_themes), self.theme), picked)
+        screen = ThemeScreen(sorted(self.available_themes), self.theme)
+        self.push_screen(screen, lambda name: self.action_use_theme(name) if name else None)
 
     def remember(self, key: str, value: Any) -> None:
         """Change a setting, now and in the user's file."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from operator import itemgetter
 from pkgutil import walk_packages
 from typing import Any
 
@@ -78,13 +79,12 @@ def told(node: DOMNode, text: str) -> str:
     return _NAMED.sub(key, text)
 
 
-def problems(keymap: Mapping[str, str]) -> list[str]:
-    """Warnings about a keymap from ids to keys, for the user: unknown ids, unknown keys, and keys
-    that two bindings that act at once now share. Empty for an empty keymap."""
-    if not keymap:
-        return []
-    known = {binding.id for _, found in declared() for binding in found if binding.id}
-    told = []
+def checked(keymap: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """A keymap from ids to keys in which no two bindings that act at once newly share a key, for
+    then one of them would not work: the one that has it anyway keeps it, else the first of the
+    keymap. And warnings for the user, also about unknown ids and keys."""
+    kept, told = dict(keymap), list[str]()
+    known = {one.id for _, found in declared() for one in found if one.id} if keymap else set()
     for name, wanted in keymap.items():
         if name not in known:
             like = get_close_matches(name, known, 1)
@@ -95,28 +95,15 @@ def problems(keymap: Mapping[str, str]) -> list[str]:
             for key in _keys(wanted)
             if not _exists(key)
         ]
-    sharing: dict[tuple[str, str], list[str]] = {}
-    for key, first, name in _clashes(keymap):
-        sharing.setdefault((key, name), []).append(first)
-    told += [
-        f"keymap: {shown(key)} is both {name} and {', '.join(firsts)}; {name} goes without it"
-        for (key, name), firsts in sharing.items()
-    ]
-    return told
-
-
-def usable(keymap: Mapping[str, str]) -> dict[str, str]:
-    """``keymap`` in which no two bindings that act at once newly share a key, for then one of them
-    would not work: the one that has it anyway keeps it, else the first of the keymap."""
-    kept = dict(keymap)
     while clashes := _clashes(kept):
         key, _, name = clashes[0]
+        firsts = ", ".join(first for one, first, other in clashes if (one, other) == (key, name))
+        told.append(f"keymap: {shown(key)} is both {name} and {firsts}; {name} goes without it")
         left = [one for one in _keys(kept[name]) if one != key]
-        if left:
-            kept[name] = ",".join(left)
-        else:
+        kept |= {name: ",".join(left)}
+        if not left:
             del kept[name]
-    return kept
+    return kept, told
 
 
 def _clashes(keymap: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -274,7 +261,12 @@ TASKS = {
         " text.cut_word_right text.cut_to_blank"
     ),
 }
-_PLACES = {id: (task, place) for task, ids in TASKS.items() for place, id in enumerate(ids.split())}
+# Its task, and its place among all.
+_PLACES = {
+    id: (task, (number, place))
+    for number, (task, ids) in enumerate(TASKS.items())
+    for place, id in enumerate(ids.split())
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,15 +286,17 @@ class Bound:
 def bound(screen: Screen[Any]) -> list[Bound]:
     """List what keys do on ``screen`` now, by task: what only this screen or the focused widget
     has, then the tasks above, at last the screens, the app, and what Textual's own widgets do."""
-    found: dict[tuple[object, ...], Bound] = {}
+    found: dict[tuple[object, ...], tuple[tuple[int, int], Bound]] = {}
     for node, binding, enabled, tooltip in screen.active_bindings.values():
         id, title, action = binding.id, binding.description, binding.action
         if title and enabled:
             more = tooltip or binding.tooltip
-            run = partial(screen.app.run_action, action, node)
-            one = Bound(_task(node, binding), id, [], title, more, run)
-            found.setdefault((node, id, title, more, action), one).keys.append(shown(binding.key))
-    return sorted(found.values(), key=_place)  # those of one place stay as they were declared
+            task, place = _task(node, id)
+            one = Bound(task, id, [], title, more, partial(screen.app.run_action, action, node))
+            _, one = found.setdefault((node, id, title, more, action), (place, one))
+            one.keys.append(shown(binding.key))
+    # Those of one place stay as they were declared.
+    return [one for _, one in sorted(found.values(), key=itemgetter(0))]
 
 
 def offered(screen: Screen[Any]) -> Iterator[ActiveBinding]:
@@ -314,18 +308,9 @@ def offered(screen: Screen[Any]) -> Iterator[ActiveBinding]:
             yield one
 
 
-def _task(node: DOMNode, binding: Binding) -> str:
-    if binding.id in _PLACES:
-        return _PLACES[binding.id][0]
-    if binding.id is None:
-        return "Text" if isinstance(node, Input | TextArea) else "Move and scroll"
-    return node.BINDING_GROUP_TITLE or type(node).__name__.strip("_").removesuffix("Screen")
-
-
-def _place(one: Bound) -> tuple[int, int]:
-    if one.id is None:
-        return list(TASKS).index("Text") + (one.task != "Text"), 99
-    if one.id not in _PLACES:
-        return -1, 0
-    task, place = _PLACES[one.id]
-    return list(TASKS).index(task), place
+def _task(node: DOMNode, id: str | None) -> tuple[str, tuple[int, int]]:
+    if id is None:
+        typed = isinstance(node, Input | TextArea)
+        return "Text" if typed else "Move and scroll", (len(TASKS) - typed, 99)
+    title = node.BINDING_GROUP_TITLE or type(node).__name__.strip("_").removesuffix("Screen")
+    return _PLACES.get(id, (title, (-1, 0)))

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -63,48 +63,34 @@ _WORDS = (
 # A recorded answer
 
 
-def tokens(kind: str, count: int) -> list[str]:
-    """``count`` pieces of three to five characters: "code" is one long block of Python, "prose"
+def tokens(kind: str, number: int) -> list[str]:
+    """``number`` pieces of three to five characters: "code" is one long block of Python, "prose"
     paragraphs with lists and headings between them."""
     draw = random.Random(0)
-    return list(islice(_pieces(_code(draw) if kind == "code" else _prose(draw), draw), count))
+    letters = chain.from_iterable(_code(draw) if kind == "code" else _prose(draw))
+    return ["".join(islice(letters, draw.randint(3, 5))) for _ in range(number)]
 
 
-def _pieces(texts: Iterator[str], draw: random.Random) -> Iterator[str]:
-    rest = ""
-    for text in texts:
-        rest += text
-        while len(rest) >= 5:
-            size = draw.choice((3, 4, 5))
-            yield rest[:size]
-            rest = rest[size:]
-
-
-def _words(draw: random.Random, count: int) -> str:
-    return " ".join(draw.choice(_WORDS) for _ in range(count))
+def _words(draw: random.Random, number: int) -> str:
+    return " ".join(draw.choices(_WORDS, k=number))
 
 
 def _code(draw: random.Random) -> Iterator[str]:
     yield "```python\n"
-    number = 0
-    while True:
-        number += 1
+    for number in count(1):
         yield f"def step_{number}(boat, river):\n"
         for _ in range(draw.randrange(3, 9)):
-            name, value = draw.choice(_WORDS), draw.choice(_WORDS)
+            name, value = draw.choices(_WORDS, k=2)
             yield f"    {name} = boat['{value}'] + {draw.randrange(1000)}  # {_words(draw, 4)}\n"
         yield "    return river\n\n"
 
 
 def _prose(draw: random.Random) -> Iterator[str]:
     while True:
-        kind = draw.randrange(6)
-        if kind == 0:
-            yield f"## {_words(draw, 4)}\n\n"
-        elif kind == 1:
-            yield "".join(f"- {_words(draw, 8)}\n" for _ in range(draw.randrange(3, 8))) + "\n"
-        else:
+        yield f"## {_words(draw, 4)}\n\n"
+        for _ in range(4):
             yield f"{_words(draw, draw.randrange(30, 120))} **{_words(draw, 2)}** and so on.\n\n"
+        yield "".join(f"- {_words(draw, 8)}\n" for _ in range(draw.randrange(3, 8))) + "\n"
 
 
 class RecordedEngine:
@@ -145,17 +131,12 @@ class RecordedEngine:
                 break
             self.given.append(piece)
             stream.put(Chunk(piece, (number % 256,)))
-        seconds, count, asked = time.monotonic() - begin, len(self.given), len(request.prompt)
-        stream.finish(
-            Completion(
-                request.id,
-                "".join(self.given),
-                tuple(i % 256 for i in range(count)),
-                FinishReason.STOP,
-                Usage(asked, count),
-                Timings(0, 0.01, 0.01, seconds, seconds, asked, count),
-            )
-        )
+        seconds, made = time.monotonic() - begin, len(self.given)
+        usage = Usage(len(request.prompt), made)
+        timings = Timings(0, 0.01, 0.01, seconds, seconds, usage.prompt_tokens, made)
+        ids = tuple(number % 256 for number in range(made))
+        text = "".join(self.given)
+        stream.finish(Completion(request.id, text, ids, FinishReason.STOP, usage, timings))
 
     def _cancelled_before(self, number: int, begin: float) -> bool:
         """Wait until it is time for a piece; whether it is not wanted any more."""
@@ -184,13 +165,13 @@ class RecordedHost(EngineHost):
 
 # The app
 
+Job = Callable[["MeasuredApp"], Awaitable[Any]]
+
 
 class MeasuredApp(IngotApp):
     """Runs ``job`` once the chat is there, then leaves."""
 
-    def __init__(
-        self, services: Services, job: Callable[[MeasuredApp], Awaitable[Any]], ready: Path
-    ) -> None:
+    def __init__(self, services: Services, job: Job, ready: Path) -> None:
         super().__init__(services, driver_class=terminal.driver())
         self._job, self._marker = job, ready
         self.result: Any = None
@@ -284,9 +265,9 @@ async def scroll(app: MeasuredApp, chat: int) -> dict[str, Any]:
 async def first_openings(app: MeasuredApp) -> dict[str, float]:
     """Seconds from asking for a screen to its picture: each mode, and what opens over the chat."""
     await asyncio.sleep(1.0)  # a user has looked at the first one
-    seconds = {}
-    for mode in MODES[1:]:
-        seconds[mode.title] = await _opened(app, f"app.switch_mode('{mode.name}')")
+    seconds = {
+        mode.title: await _opened(app, f"app.switch_mode('{mode.name}')") for mode in MODES[1:]
+    }
     await app.run_action("app.switch_mode('chat')")
     for name in _DIALOGS:
         seconds[name] = await _opened(app, name)
@@ -350,25 +331,20 @@ def main(job: str, out: str, first: str, *more: str) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         store = stack.enter_context(ChatStore.open(folder / "chats.db"))
-        run: Callable[[MeasuredApp], Awaitable[Any]]
-        model, host = first, stack.enter_context(closing(EngineHost()))
+        engine = None if job in ("ask", "open") else RecordedEngine([], 1)
+        run: Job = first_openings
         if job == "ask":
             run = partial(ask, tokens=int(more[0]), prompt=more[1])
-        elif job == "open":
-            run = first_openings
-        else:
-            engine = RecordedEngine([], 1)
-            if job == "stream":
-                seconds, rate = map(float, more)
-                engine = RecordedEngine(tokens(first, int(seconds * rate)), rate)
-                run = partial(stream, engine=engine)
-            else:
-                run = partial(scroll, chat=long_chat(store, int(first)))
-            model, host = "recorded", RecordedHost(engine)
+        elif job == "long":
+            run = partial(scroll, chat=long_chat(store, int(first)))
+        elif job == "stream":
+            seconds, rate = map(float, more)
+            engine = RecordedEngine(tokens(first, int(seconds * rate)), rate)
+            run = partial(stream, engine=engine)
+        host = stack.enter_context(closing(RecordedHost(engine) if engine else EngineHost()))
         config = replace(load(folder / "config.toml").config, theme=None)
-        app = MeasuredApp(
-            Services(config, store, host, Monitor(host), Start(model)), run, Path(f"{out}.ready")
-        )
+        services = Services(config, store, host, Monitor(host), Start(first))
+        app = MeasuredApp(services, run, Path(f"{out}.ready"))
         gc.disable()  # as `ingot chat` does until the app is drawn
         with terminal.stderr_to(folder / "log"):
             app.run()

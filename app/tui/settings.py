@@ -8,7 +8,7 @@ from app.tui import keys, theme
 
 def problems(config: Config) -> list[str]:
     """Each in a sentence; none when all is well. Imports the whole app when there is a keymap."""
-    found = keys.problems(config.keymap)
+    _, found = keys.checked(config.keymap)
     if config.theme and config.theme not in (*(own.name for own in theme.OWN), *BUILTIN_THEMES):
         found.append(f"theme: there is no theme {config.theme}; F12 shows all themes")
     return found

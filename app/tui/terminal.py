@@ -27,13 +27,13 @@ class Screen:
     """A file that swallows everything once the terminal has gone: the thread that draws must
     outlive it, or the app would wait for it. ``sieve`` changes what is written."""
 
-    def __init__(self, file: IO[str], sieve: Callable[[str], str] | None = None) -> None:
+    def __init__(self, file: IO[str], sieve: Callable[[str], str]) -> None:
         self._file = file
         self._sieve = sieve
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):
-            self._file.write(self._sieve(text) if self._sieve else text)
+            self._file.write(self._sieve(text))
         return len(text)
 
     def flush(self) -> None:
@@ -61,7 +61,8 @@ def driver() -> type[Driver] | None:
         class StdoutDriver(LinuxDriver):
             def __init__(self, *arguments: Any, **named: Any) -> None:
                 super().__init__(*arguments, **named)
-                sieve = theme.without_colours if theme.no_color() else None
+                plain = theme.no_color()
+                sieve: Callable[[str], str] = theme.without_colours if plain else str
                 self._file = cast(Any, Screen(cast(IO[str], sys.__stdout__), sieve))
 
         found = StdoutDriver

@@ -5,12 +5,15 @@ for text, ``$text-primary`` for what is active, ``$text-success``, ``$text-warni
 ``$text-error`` for done, waiting and failed, ``$hue-1`` to ``$hue-4`` for what stands beside each
 other and is told apart, ``$border`` and ``$border-blurred`` around panels, on
 ``$background``, ``$surface`` (dialogs) or ``$panel`` (bars). What is no colour is one of the
-``tokens`` below. The classes that all screens share, such as ``pane``, are in app.tcss.
+tokens of themes.toml. The classes that all screens share, such as ``pane``, are in app.tcss.
 """
 
 import os
 import re
+import tomllib
+from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 
 from rich.color import Color as RichColor
 from rich.segment import Segment
@@ -20,161 +23,36 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 CONTRAST = 4.5  # WCAG 2.2, 1.4.3: of text against what is behind it
-# Of files beside each other, far from what states are told by; and where the terminal has its own.
-_HUES = {"hue-1": "#6FB3E0", "hue-2": "#D98FD0", "hue-3": "#4FC4B0", "hue-4": "#B3A0F0"}
-_ANSI_HUES = {
-    "hue-1": "ansi_cyan",
-    "hue-2": "ansi_bright_magenta",
-    "hue-3": "ansi_bright_white",
-    "hue-4": "ansi_bright_cyan",
-}
-_TEXT = (
-    "foreground",
-    "text-muted",
-    "text-primary",
-    "text-secondary",
-    "text-accent",
-    "text-success",
-    "text-warning",
-    "text-error",
-    "link-color",
-    *(f"markdown-h{level}-color" for level in range(1, 7)),
-    *_HUES,
-)
-_TEXT_ON = {  # what stands on a background of its own
-    "footer-foreground": "footer-background",
-    "footer-key-foreground": "footer-background",
-    "footer-description-foreground": "footer-background",
-    "block-cursor-foreground": "block-cursor-background",
-    "input-cursor-foreground": "input-cursor-background",
-    "text-on-primary": "primary",
-    "text-on-error": "error",
-}
-_TOKENS = {
-    "frame": "round",  # border: $frame $border-blurred
-    "frame-focus": "round",  # border: $frame-focus $border, of what has the focus
-    "gap": "1",  # columns between panels, lines between groups
-    "pad": "0 1",  # padding within a panel
-    "pad-dialog": "1 2",  # padding within a dialog
-    "column": "100",  # the widest that text runs
-}
+_LOOK = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
+_HUES: dict[str, str] = _LOOK["hues"]
+_TOKENS: dict[str, str] = _LOOK["tokens"]
+_TEXT = (*_LOOK["text"], *(f"markdown-h{level}-color" for level in range(1, 7)), *_HUES)
 _PLAIN = {"frame-focus": "heavy"}  # where the colour of a border cannot tell
 _FOCUS = 0.05  # how much of the text's colour Textual mixes into a line that has the focus
 
-# Molten metal on slate, and on paper. Textual's themes can be chosen as well.
-INGOT = Theme(
-    name="ingot",
-    primary="#E8A33D",
-    secondary="#8FA3B8",
-    accent="#F2C572",
-    warning="#E3B341",
-    error="#E5534B",
-    success="#57AB5A",
-    foreground="#D7DEE6",
-    background="#11161C",
-    surface="#181F27",
-    panel="#222C36",
-    variables={
-        "footer-key-foreground": "#E8A33D",
-        "input-selection-background": "#E8A33D 30%",
-        "block-cursor-foreground": "#11161C",
-        "button-color-foreground": "#11161C",
-        "border-blurred": "#4A5866",
-        "scrollbar": "#3A4754",
-        "scrollbar-background": "#11161C",
-        "scrollbar-background-hover": "#181F27",
-        "scrollbar-background-active": "#181F27",
-        "text-primary": "#E8A33D",
-        "text-success": "#6CC070",
-        "text-warning": "#E6D35C",
-        "text-error": "#F48079",
-    },
-)
-INGOT_LIGHT = Theme(
-    name="ingot-light",
-    dark=False,
-    primary="#9A5B00",
-    secondary="#4A5F75",
-    accent="#7A4A05",
-    warning="#8A6100",
-    error="#B3261E",
-    success="#22692B",
-    foreground="#1E252C",
-    background="#FBF9F5",
-    surface="#F3EFE8",
-    panel="#E8E2D8",
-    variables={
-        "footer-key-foreground": "#8A5200",
-        "input-selection-background": "#E8A33D 40%",
-        "block-cursor-background": "#8A5200",
-        "block-cursor-foreground": "#FFFFFF",
-        "button-color-foreground": "#FFFFFF",
-        "border-blurred": "#B9AE9D",
-        "scrollbar": "#CFC6B8",
-        "scrollbar-background": "#FBF9F5",
-        "scrollbar-background-hover": "#F3EFE8",
-        "scrollbar-background-active": "#F3EFE8",
-        "text-primary": "#844E00",
-        "text-success": "#1F6428",
-        "text-warning": "#655600",
-        "text-error": "#A82018",
-    },
-)
-# Sixteen colours, as the terminal has them, on its black: of those, what can be read is the bright
-# ones. Its default paper may be white, on which no yellow can be read.
-INGOT_TERMINAL = Theme(
-    name="ingot-terminal",
-    ansi=True,
-    primary="ansi_bright_yellow",
-    secondary="ansi_cyan",
-    accent="ansi_bright_yellow",
-    warning="ansi_bright_yellow",
-    error="ansi_bright_red",
-    success="ansi_green",
-    foreground="ansi_white",
-    background="ansi_black",
-    surface="ansi_black",
-    panel="ansi_black",
-    boost="ansi_black",
-    variables={
-        "ansi-background": "ansi_black",
-        "ansi-foreground": "ansi_white",
-        "border": "ansi_bright_yellow",
-        "border-blurred": "ansi_bright_black",
-        "text": "ansi_white",
-        "text-muted": "ansi_white",
-        "text-on-primary": "ansi_black",
-        "text-on-error": "ansi_black",
-        "footer-key-foreground": "ansi_bright_yellow",
-        "block-cursor-foreground": "ansi_black",
-        "block-cursor-background": "ansi_bright_yellow",
-        "input-cursor-background": "ansi_white",
-        "input-cursor-foreground": "ansi_black",
-        "input-selection-foreground": "ansi_black",
-        "scrollbar": "ansi_bright_black",
-        "button-color-foreground": "ansi_black",
-        "link-color": "ansi_cyan",
-        "link-background-hover": "ansi_cyan",
-        "markdown-h1-color": "ansi_bright_yellow",
-        "markdown-h2-color": "ansi_bright_yellow",
-        "markdown-h3-color": "ansi_cyan",
-    },
-)
-OWN = (INGOT, INGOT_LIGHT, INGOT_TERMINAL)
+OWN = tuple(Theme(**values) for values in _LOOK["themes"])  # Textual's can be chosen as well
+INGOT, INGOT_LIGHT, INGOT_TERMINAL = OWN
 
 
-class OnBlack(LineFilter):
-    """Black where Textual leaves the background to the terminal, with white for its text; and all
-    text black on what is no black: see ``INGOT_TERMINAL``."""
+class Restyled(LineFilter):
+    """Each stretch of a line in the style that ``made`` makes of its own and the widget's
+    background."""
+
+    def __init__(self, made: Callable[[Style, Color], Style]) -> None:
+        super().__init__()
+        self._made = made
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            Segment(text, _on_black(style or Style()), control) for text, style, control in segments
+            Segment(text, self._made(style or Style(), background), control)
+            for text, style, control in segments
         ]
 
 
 @lru_cache(4096)
-def _on_black(style: Style) -> Style:
+def on_black(style: Style, _: Color) -> Style:
+    """Black where Textual leaves the background to the terminal, with white for its text; and all
+    text black on what is no black: see INGOT_TERMINAL."""
     ink, paper = style.color, style.bgcolor
     if not (paper is None or paper.is_default or paper.number == 0):
         return style + Style(color="black")
@@ -193,13 +71,13 @@ def legible(variables: dict[str, str]) -> dict[str, str]:
     variables = {"text-on-primary": "auto", "text-on-error": "auto", **variables}
     paper = Color.parse(variables["background"])
     if paper.ansi is not None:
-        return {**_ANSI_HUES, **variables}
+        return {**_LOOK["ansi-hues"], **variables}
     variables = {**_HUES, **variables}
     ink = Color.parse(variables["foreground"])
     behind = [Color.parse(variables[name]) for name in ("background", "surface", "panel")]
     behind += [one.blend(ink, _FOCUS) for one in behind]
     changed = {name: _readable(variables[name], behind) for name in _TEXT if name in variables}
-    for name, under in _TEXT_ON.items():
+    for name, under in _LOOK["text-on"].items():
         changed[name] = _readable(variables[name], [Color.parse(variables[under])])
     return {**variables, **changed}
 
@@ -256,21 +134,10 @@ def no_color() -> bool:
     return bool(os.environ.get("NO_COLOR"))
 
 
-class Colourless(LineFilter):
-    """Takes colours out of lines, and dimming, which terminals show as grey; bold, underline,
-    italic and reverse stay."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The segments without colours; ``background`` is the widget's."""
-        return [
-            Segment(text, style and colourless(style, background), control)
-            for text, style, control in segments
-        ]
-
-
 @lru_cache(4096)
 def colourless(style: Style, background: Color) -> Style:
-    """``style`` with its attributes only, reversed where its background is a highlight."""
+    """``style`` without colours, and dimming, which terminals show as grey; bold, underline and
+    italic stay, and it is reversed where its background is a highlight."""
     plain = style.without_color
     highlight = not style.reverse and _differs(style.bgcolor, background)
     return plain + (_REVERSED if highlight else _NO_STYLE)

@@ -41,7 +41,7 @@ class SystemScreen(Panel[dict[str, Any]]):
 
     def __init__(self, system: str | None, sampling: Mapping[str, Any]) -> None:
         super().__init__()
-        self._area = Area(system or "", id="text", tab_behavior="focus", soft_wrap=True)
+        self._area = Area(system or "", id="text")
         self._presets = TwoClicks(id="presets", markup=False)
         self._before = self._area.text
         self._own = sampling

@@ -328,7 +328,7 @@ class CallScreen(PickScreen[Permission]):
         self._call = call
 
     def contents(self) -> ComposeResult:
-        from app.tui.widgets.call_lines import arguments_of
+        from app.tui.widgets.message_view import arguments_of
 
         with VerticalScroll(id="arguments", can_focus=False):
             yield Plain(arguments_of(self._call))

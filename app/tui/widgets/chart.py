@@ -23,17 +23,19 @@ It is drawn on the canvas of textual-plot. That one's own chart took twelve time
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from rich.style import Style
 from textual import events
 from textual.color import Color
+from textual.geometry import Region
 from textual_hires_canvas import Canvas
 
 _STEPS = (1, 2, 5, 10)
+Points = Sequence[tuple[float, float]]
 # The axes of a chart: how far they go, which values are marked on them, and how these are told.
 
 
@@ -113,8 +115,8 @@ def _log_scale(found: Sequence[float], ticks: int) -> Scale:
     low, high = low / margin, high * margin
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        marked = [s * 10.0**power for power in powers for s in steps]
-        marked = [value for value in marked if low <= value * (1 + 1e-9) and value <= high]
+        all_marks = (step * 10.0**power for power in powers for step in steps)
+        marked = [value for value in all_marks if low <= value * (1 + 1e-9) and value <= high]
         if len(marked) <= max(ticks, 2) + 1:
             break
     else:
@@ -158,46 +160,24 @@ def _clocked(values: Sequence[float]) -> list[str]:
     ]
 
 
-class Plot:
-    """The part of a chart that has the data, in cells of the terminal."""
-
-    x: Scale
-    y: Scale
-
-    def __init__(self, left: int, top: int, width: int, height: int) -> None:
-        self.left, self.top, self.width, self.height = left, top, width, height
-        self.right, self.bottom = left + width, top + height
-
-    def level(self, y: float) -> float:
-        """How far down a value is; always within the plot."""
-        return self.bottom - 0.01 - self.y.share(y) * (self.height - 0.02)
-
-    def cell(self, x: float, y: float) -> tuple[int, int]:
-        """Column and row of a point."""
-        column = self.left + min(int(self.x.share(x) * self.width), self.width - 1)
-        return column, int(self.level(y))
-
-
-def sampled(points: Sequence[tuple[float, float]], x: Scale, columns: int) -> list[float | None]:
+def sampled(points: Points, x: Scale, columns: int) -> list[float | None]:
     """A value for each column: the mean of the points in it, else what lies between its neighbours;
     None outside the data and in gaps."""
-    sums, counts = [0.0] * columns, [0] * columns
-    gap: set[int] = set()
+    values = defaultdict[int, list[float]](list)
     for at, y in points:
-        if not x.low <= at <= x.high:
-            continue
-        column = min(int(x.share(at) * columns), columns - 1)
-        if math.isfinite(y):
-            sums[column] += y
-            counts[column] += 1
-        else:
-            gap.add(column)
-    found: list[float | None] = [s / n if n else None for s, n in zip(sums, counts, strict=True)]
-    known = [(column, value) for column, value in enumerate(found) if value is not None]
-    for (first, begin), (last, end) in pairwise(known):
-        if gap.isdisjoint(range(first + 1, last)):
-            for between in range(first + 1, last):
-                found[between] = begin + (end - begin) * (between - first) / (last - first)
+        if x.low <= at <= x.high:
+            values[min(int(x.share(at) * columns), columns - 1)].append(y)
+    found: list[float | None] = [None] * columns
+    before: tuple[int, float] | None = None
+    for column in sorted(values):
+        known = [y for y in values[column] if math.isfinite(y)]
+        here = (column, sum(known) / len(known)) if known else None
+        if here:
+            (first, begin), (last, end) = before or here, here
+            for at in range(first, last):
+                found[at] = begin + (end - begin) * (at - first) / (last - first)
+            found[last] = end
+        before = here
     return found
 
 
@@ -207,8 +187,6 @@ _GRID = "┈"
 _GUTTER = 6  # columns of the figures at the left, and a space
 _ROWS_A_TICK, _COLUMNS_A_TICK = 3, 12
 _LEGEND = {"line": "━━", "area": "██"}
-
-Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +213,10 @@ class Mark:
 
 class Chart(Canvas):
     """See above. ``empty`` is what it says without data."""
+
+    plot: Region  # the cells that have the data
+    across: Scale
+    upwards: Scale
 
     ALLOW_SELECT = False
     DEFAULT_CSS = "Chart { height: 1fr; width: 1fr; }"
@@ -279,44 +261,52 @@ class Chart(Canvas):
     def _draw_all(self) -> None:
         headed = len(self.series) > 1 or bool(self.y.label)
         left, top = _GUTTER, int(headed)
-        plot = Plot(left, top, max(self.size.width - left, 1), max(self.size.height - top - 1, 1))
+        width, height = max(self.size.width - left, 1), max(self.size.height - top - 1, 1)
+        self.plot = Region(left, top, width, height)
         points = [(x, y) for one in self.series for x, y in one.points if y == y]
         points += [(mark.x, mark.y) for mark in self.marks]
-        steps = plot.width // _COLUMNS_A_TICK
-        plot.x = scale(self.x, [x for x, _ in points], steps, whole=False)
-        steps = max(plot.height // _ROWS_A_TICK, 1)
-        plot.y = scale(self.y, [y for _, y in points], steps, whole=True)
-        self._draw_axes(plot)
+        across, upwards = width // _COLUMNS_A_TICK, max(height // _ROWS_A_TICK, 1)
+        self.across = scale(self.x, [x for x, _ in points], across, whole=False)
+        self.upwards = scale(self.y, [y for _, y in points], upwards, whole=True)
+        self._draw_axes()
         for one in self.series:
             if one.kind == "area":
-                self._draw_area(one, plot, self._fill(one))
+                self._draw_area(one)
             elif one.kind != "points":
-                self._draw_line(one, plot)
+                self._draw_line(one)
             if one.kind in ("marked", "points"):
-                cells = [plot.cell(x, y) for x, y in one.points if y == y]
+                cells = [self._cell(x, y) for x, y in one.points if y == y]
                 self.set_pixels(cells, one.marker, self._style(one.color))
-        marked = [(mark, plot.cell(mark.x, mark.y)) for mark in self.marks]
+        marked = [(mark, self._cell(mark.x, mark.y)) for mark in self.marks]
         for mark, cell in reversed(marked):
             self.set_pixel(*cell, mark.marker, self._bold(mark))
         for mark, cell in marked:  # no label covers a point
-            self._draw_label(mark, cell, plot)
+            self._draw_label(mark, cell)
         if headed:
             self._draw_head()
 
-    def _draw_axes(self, plot: Plot) -> None:
+    def _level(self, y: float) -> float:
+        """How far down a value is; always within the plot."""
+        return self.plot.bottom - 0.01 - self.upwards.share(y) * (self.plot.height - 0.02)
+
+    def _cell(self, x: float, y: float) -> tuple[int, int]:
+        """Column and row of a point."""
+        width = self.plot.width
+        return self.plot.x + min(int(self.across.share(x) * width), width - 1), int(self._level(y))
+
+    def _draw_axes(self) -> None:
+        plot = self.plot
         grid, text = self._style("$border-blurred"), self._style("$text-muted")
-        for value, label in zip(plot.y.ticks, plot.y.labels, strict=True):
-            _, row = plot.cell(plot.x.low, value)
-            self.set_pixels(((c, row) for c in range(plot.left, plot.right)), _GRID, grid)
-            self._write(plot.left - 1 - len(label), row, label, text)
-        free, end = 0, plot.right
-        if self.x.label:
-            end -= len(self.x.label)
-            self._write(end, plot.bottom, self.x.label, text)
-        for value, label in zip(plot.x.ticks, plot.x.labels, strict=True):
-            column, _ = plot.cell(value, plot.y.low)
+        for value, label in zip(self.upwards.ticks, self.upwards.labels, strict=True):
+            row = int(self._level(value))
+            self.set_pixels(((c, row) for c in plot.column_range), _GRID, grid)
+            self._write(plot.x - 1 - len(label), row, label, text)
+        free, end = 0, plot.right - len(self.x.label)
+        self._write(end, plot.bottom, self.x.label, text)
+        for value, label in zip(self.across.ticks, self.across.labels, strict=True):
+            column, _ = self._cell(value, self.upwards.low)
             at = min(column - len(label) // 2, plot.right - len(label))
-            if at >= free and at + len(label) <= (end - 1 if self.x.label else end):
+            if at >= free and at + len(label) <= end - bool(self.x.label):
                 self._write(at, plot.bottom, label, text)
                 free = at + len(label) + 2
 
@@ -335,14 +325,13 @@ class Chart(Canvas):
             self._write(at + len(sample) + 1, 0, one.name, self._style("$text-muted"))
             at -= 2
 
-    def _draw_area(self, one: Series, plot: Plot, fill: str) -> None:
-        style = self._style(one.color)
-        for column, value in enumerate(sampled(one.points, plot.x, plot.width)):
+    def _draw_area(self, one: Series) -> None:
+        plot, style, fill = self.plot, self._style(one.color), self._fill(one)
+        for x, value in enumerate(sampled(one.points, self.across, plot.width), plot.x):
             if value is None:
                 continue
-            eighths = round(plot.y.share(value) * plot.height * 8)
+            eighths = round(self.upwards.share(value) * plot.height * 8)
             full, part = divmod(max(eighths, 1), 8)  # nothing at all is a thin line, not a gap
-            x = plot.left + column
             self.set_pixels(((x, plot.bottom - 1 - r) for r in range(full)), fill, style)
             if part:
                 row = plot.bottom - 1 - full
@@ -350,37 +339,35 @@ class Chart(Canvas):
                 on = f"{style} on {below}" if under == _FULL else style
                 self.set_pixel(x, row, _EIGHTHS[part - 1], on)
 
-    def _draw_line(self, one: Series, plot: Plot) -> None:
+    def _draw_line(self, one: Series) -> None:
         parts = []
         before: tuple[float, float] | None = None
-        for at, value in enumerate(sampled(one.points, plot.x, plot.width * 2)):
-            if value is None:
-                before = None
-                continue
-            here = (plot.left + at / 2, plot.level(value))
-            parts.append((*(before or here), *here))
+        for at, value in enumerate(sampled(one.points, self.across, self.plot.width * 2)):
+            here = None if value is None else (self.plot.x + at / 2, self._level(value))
+            if here:
+                parts.append((*(before or here), *here))
             before = here
         self.draw_hires_lines(parts, style=self._style(one.color))
 
     def _bold(self, mark: Mark) -> str:
         return f"bold {self._style(mark.color)}"
 
-    def _draw_label(self, mark: Mark, cell: tuple[int, int], plot: Plot) -> None:
+    def _draw_label(self, mark: Mark, cell: tuple[int, int]) -> None:
         """Beside the point, else above or below; nowhere if others are in all these places."""
         (column, row), width = cell, len(mark.label)
         right, left, middle = column + 2, column - 1 - width, column - width // 2
         beside = ((right, 0), (left, 0), (right, -1), (right, 1), (left, 1), (left, -1))
         for at, down in (*beside, (middle, -1), (middle, 1)):
             line = row + down
-            inside = plot.left <= at and at + width <= plot.right
+            place = Region(at, line, width, 1)
             # A blank between it and its neighbours.
-            first, last = max(at - 1, plot.left), min(at + width + 1, plot.right)
-            if inside and plot.top <= line < plot.bottom and self._free(first, line, last - first):
+            around = place.grow((0, 1, 0, 1)).intersection(self.plot)
+            if self.plot.contains_region(place) and self._free(around):
                 self._write(at, line, mark.label, self._bold(mark))
                 return
 
-    def _free(self, at: int, row: int, width: int) -> bool:
-        return all(self.get_pixel(at + i, row)[0] in (" ", _GRID) for i in range(width))
+    def _free(self, place: Region) -> bool:
+        return all(self.get_pixel(x, place.y)[0] in (" ", _GRID) for x in place.column_range)
 
     def _write(self, x: int, y: int, text: str, style: str) -> None:
         for at, char in enumerate(text):

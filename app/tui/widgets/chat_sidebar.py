@@ -83,22 +83,17 @@ class ChatList(TwoClicks):
         """Replace what is listed by what ``query`` finds; the cursor stays on its chat, or else on
         its line. ``dated`` puts the chats under their days, the newest first; ``shown`` is the chat
         that is marked."""
-        self._list(list(hits), dated=dated, shown=shown)
+        before, line, top = self.chosen, self.highlighted or 0, self.scroll_y
+        self._hits, self._dated, self._shown = list(hits), dated, shown
+        self._draw()
+        if chats := {at: hit.chat.id for at, hit in enumerate(self._rows) if hit}:
+            same = (at for at, chat in chats.items() if before and chat == before.chat.id)
+            self.highlighted = next(same, min(chats, key=lambda at: abs(at - line)))
+            if self._brief:
+                self.call_after_refresh(self.scroll_to, y=top, animate=False)
         self._query, then, self._then = query, self._then, None
         if then is not None and then[0] == query:
             then[1]()
-
-    def _list(self, hits: list[Hit], *, dated: bool, shown: int | None) -> None:
-        before, line, top = self.chosen, self.highlighted or 0, self.scroll_y
-        self._hits, self._dated, self._shown = hits, dated, shown
-        self._draw()
-        chats = {at: hit.chat.id for at, hit in enumerate(self._rows) if hit}
-        if not chats:
-            return
-        same = (at for at, chat in chats.items() if before and chat == before.chat.id)
-        self.highlighted = next(same, min(chats, key=lambda at: abs(at - line)))
-        if self._brief:
-            self.call_after_refresh(self.scroll_to, y=top, animate=False)
 
     def go_to_shown(self) -> None:
         """Put the cursor on the chat that is marked."""

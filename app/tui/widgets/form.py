@@ -211,12 +211,10 @@ class _Line(Line):
     ]
 
     def action_complete(self) -> None:
-        assert isinstance(self.parent, PathInput)
-        self.parent.complete()
+        self.query_ancestor(PathInput).complete()
 
     def action_list(self) -> None:
-        assert isinstance(self.parent, PathInput)
-        self.parent.focus_list()
+        self.query_ancestor(PathInput).focus_list()
 
 
 class PathInput(Vertical):

@@ -1,29 +1,34 @@
 """One message of a chat: the text, in which thinking, prose and code have widgets of their own as
-it streams; its figures, and what became of it."""
+it streams; the calls of tools and what became of it; below it its figures."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import Click
 from textual.widget import Widget
+from textual.widgets import Label, ProgressBar
 
-from app.chat.figures import Reading, StatusFigures
+from app.chat.figures import FEW, Reading, StatusFigures
 from app.chat.store.records import Message, Role, State
 from app.chat.structured import shown
 from app.chat.thinking import split
+from app.figures import duration, rate
 from app.tools.calls import CallState, ToolCall
 from app.tui.app import services_of
 from app.tui.keys import bind, quiet, told
 from app.tui.textual_patches import Column, Ground, Plain
-from app.tui.widgets.call_lines import CallLines
-from app.tui.widgets.message_foot import Fact, MessageFoot, Waiting, facts_of, live_facts
-from app.tui.widgets.prompt_box import chip
+from app.tui.widgets.prompt_box import chip, clickable
 from app.tui.widgets.prose import CodeBlock, Prose, Section, Splitter
 from app.tui.widgets.text_lines import TextLines
+from runtimes.untrusted import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,45 +41,53 @@ class Parts:
     thinks: bool = False  # the thinking has not ended
 
 
-class Thought(Vertical):
-    """The thoughts before the answer: one line, with all of them below when ``opened``."""
+class Folded(Vertical):
+    """A line, with a text below it when ``opened``. A click on the line opens or folds it."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, text: str = "") -> None:
         super().__init__()
-        self._lines = TextLines(parts.thinking.strip("\n"))
-        self._title = Plain(classes="title")
-        self._parts = parts
         self.opened = False
+        self._title = Plain(classes="title")
+        self._lines = TextLines(text)
 
     def compose(self) -> ComposeResult:
         yield self._title
         yield self._lines
 
+    @abstractmethod
+    def say(self) -> None:
+        """Say in the line what the text is."""
+
+    def on_click(self, event: Click) -> None:
+        if event.y == 0:
+            self.toggle(not self.opened)
+
+    def toggle(self, opened: bool) -> None:
+        self.opened = opened
+        self.set_class(opened, "-opened")
+        self.say()
+
+
+class Thought(Folded):
+    """The thoughts before the answer."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts.thinking.strip("\n"))
+        self._parts = parts
+
     def on_mount(self) -> None:
         """Say what it is; opened or hidden where the settings say so."""
         wanted = services_of(self).config.thinking
         self.display = wanted != "hidden"
-        if wanted == "shown" and not self.opened:
-            self.toggle()
-        self._say()
+        self.toggle(self.opened or wanted == "shown")
 
     def show(self, parts: Parts) -> None:
         """Replace what is known."""
         self._parts = parts
         self._lines.set_text(parts.thinking.strip("\n"))
-        self._say()
+        self.say()
 
-    def on_click(self, event: Click) -> None:
-        """On its title."""
-        if event.y == 0:
-            self.toggle()
-
-    def toggle(self) -> None:
-        self.opened = not self.opened
-        self.set_class(self.opened, "-opened")
-        self._say()
-
-    def _say(self) -> None:
+    def say(self) -> None:
         mark = "▾" if self.opened else "▸"
         doing = "Thinking" if self._parts.thinks else "Thought"
         about = f": {self._parts.tokens}" if self._parts.tokens else ""
@@ -104,7 +117,7 @@ class AnswerBody(Column, Vertical):
         self.text = parts.text
         self._splitter = Splitter(parts.text)
         for section in self._splitter.sections:
-            yield from self._show(section, ended=True)
+            yield self._begun(section, ended=True)
 
     async def on_mount(self) -> None:
         if not self._ended:
@@ -128,19 +141,244 @@ class AnswerBody(Column, Vertical):
         for section in self._splitter.sections[len(self.sections) :]:
             if self.sections:
                 await self.sections[-1].end()
-            await self.mount_all(self._show(section))
+            await self.mount(self._begun(section))
         if ended and self.sections:
             await self.sections[-1].end()
 
-    def _show(self, section: Section, *, ended: bool = False) -> Iterator[Widget]:
-        """Widgets for a section that begins."""
+    def _begun(self, section: Section, *, ended: bool = False) -> Prose | CodeBlock:
+        """The widget of a section that begins."""
         made: Prose | CodeBlock = (
             CodeBlock(section.text, section.language, ended=ended)
             if section.code
             else Prose(section.text, ended=ended)
         )
         self.sections.append(made)
-        yield made
+        return made
+
+
+# Calls of tools below an answer: a line for each, with its arguments and result folded in it.
+
+
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_ENDED = {
+    CallState.DONE: ("✓", "$text-success"),
+    CallState.FAILED: ("✗ failed", "$text-error"),
+    CallState.REFUSED: ("✗ not made", "$text-error"),
+    CallState.CUT: ("✗ cut off", "$text-error"),
+}
+
+
+class CallLine(Folded):
+    """One call: its state, name and arguments; below them all of its result."""
+
+    def __init__(self, call: ToolCall) -> None:
+        super().__init__()
+        self.call = call
+        self.said = ""  # the line
+
+    def show(self, call: ToolCall, seconds: float | None, *, waits: bool) -> None:
+        """``seconds`` of a call that is being made; ``waits``: it will be asked for."""
+        if call is not self.call or not self.said:
+            parts = [arguments_of(call), call.result]
+            self._lines.set_text("\n\n".join(filter(None, parts)))
+        self.call = call
+        state, style = _ENDED.get(call.state, ("·" if waits else "✗ no result", "$text-muted"))
+        if call.state is CallState.DONE:
+            state = f"{state} {duration(call.seconds)}"
+        elif seconds is not None:
+            state = f"{_FRAMES[int(seconds * 8) % len(_FRAMES)]} {int(seconds)} s"
+        fold = "▾" if self.opened else "▸"
+        said = call.line
+        if call.state in (CallState.FAILED, CallState.REFUSED):
+            said = visible(f"{call.name}: {' '.join(call.result[:400].split())}")
+        line = Content.assemble(f"{fold} ", (state, style), f"  {said[:400]}")
+        if line.plain != self.said:
+            self.said = line.plain
+            self._title.update(line)
+
+    def say(self) -> None:
+        self.show(self.call, None, waits=False)
+
+
+class CallLines(Vertical):
+    """The calls of one answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._showing = asyncio.Lock()  # timers and keys come in different tasks
+
+    async def show(
+        self, calls: Sequence[ToolCall], running: tuple[ToolCall, float] | None, *, waits: bool
+    ) -> None:
+        """``running``: the one that is being made, and its seconds."""
+        async with self._showing:
+            lines = list(self.query(CallLine))
+            new = [CallLine(call) for call in calls[len(lines) :]]
+            await self.mount_all(new)
+        for line, call in zip((*lines, *new), calls, strict=False):
+            made = running is not None and running[0].id == call.id
+            line.show(call, running[1] if running and made else None, waits=waits)
+
+    def toggle(self) -> None:
+        """Open every call, or fold them when all are open."""
+        lines = list(self.query(CallLine))
+        opened = not all(line.opened for line in lines)
+        for line in lines:
+            line.toggle(opened)
+
+
+def arguments_of(call: ToolCall) -> str:
+    """The arguments in lines."""
+    values = call.values
+    if not isinstance(values, dict):
+        return visible(call.arguments, lines=True)
+    return visible(json.dumps(values, ensure_ascii=False, indent=2), lines=True)
+
+
+# The line below a message: which model, which of its branches, and what the answer cost.
+
+
+_ENDINGS = {
+    "stop": "stop",
+    "length": "maximum length",
+    "context": "context full",
+    "deadline": "time was up",
+    "cancelled": "stopped",
+    "error": "failed",
+}
+_BETWEEN = 3  # columns between groups, and between facts
+_NAME = 4  # rank of the name
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure of an answer. Of the facts that do not fit, those of the highest rank go first."""
+
+    text: str
+    rank: int
+    style: str = ""
+
+
+class MessageFoot(Widget):
+    """``show`` it; one row."""
+
+    def __init__(self, message: int) -> None:
+        """``message``: the number of the one above it."""
+        super().__init__()
+        self._message = message
+        self._shown: tuple[str, tuple[int, int], Sequence[Fact]] = ("", (1, 1), ())
+
+    def show(self, name: str, branch: tuple[int, int], facts: Sequence[Fact]) -> None:
+        """``branch``: its number (from 1) and how many there are."""
+        self.display = branch[1] > 1 or bool(name or facts)
+        if self._shown != (new := (name, branch, facts)):
+            self._shown = new
+            self.refresh()
+
+    def render(self) -> Content:
+        width, (model, (index, count), facts) = self.size.width, self._shown
+        before, after = clickable("◂ ", "branch(-1)"), clickable(" ▸", "branch(1)")
+        marks = Content.assemble(before, f"{index}/{count}", after) if count > 1 else Content()
+        taken = marks.cell_length + _BETWEEN if marks else 0
+        name = Fact(model, _NAME, "$text-muted")
+        kept = fitting((name, *facts), width - taken)
+        told = Content(" · ").join(
+            Content.styled(fact.text, fact.style) for fact in kept if fact is not name
+        )
+        right = Content(" " * _BETWEEN).join(filter(None, (marks, told)))
+        left = Content.styled(name.text, name.style) if name in kept else Content()
+        gap = max(0, width - left.cell_length - right.cell_length)
+        return Content.assemble(left, " " * gap, right)
+
+    def action_branch(self, step: int) -> None:
+        """By the screen: this widget is taken away with its message."""
+        self.screen.call_later(self.screen.run_action, f"branch({step}, {self._message})")
+
+
+def fitting(facts: Sequence[Fact], width: int) -> list[Fact]:
+    """Those of ``facts`` that fit beside each other into ``width`` columns."""
+    kept = [fact for fact in facts if fact.text]
+    while kept and sum(cell_len(fact.text) + _BETWEEN for fact in kept) - _BETWEEN > width:
+        kept.remove(max(kept, key=lambda fact: fact.rank))
+    return kept
+
+
+def facts_of(message: Message) -> tuple[Fact, ...]:
+    """Figures of an answer that has ended; empty when it has none."""
+    figures, found = message.figures, list[Fact]()
+    if figures is None:
+        return ()
+    if figures.decode_tps is not None:
+        found.append(Fact(rate(figures.decode_tps), 0))
+    if figures.completion_tokens:
+        found.append(Fact(f"first token {duration(figures.ttft_s)}", 3))
+    computed = figures.prompt_tokens - figures.cached_tokens
+    if figures.prefill_tps is not None and computed >= FEW:
+        found.append(Fact(f"prefill {rate(figures.prefill_tps)} ({computed:,} tokens)", 5))
+    elif figures.cached_tokens:
+        cached = f"{figures.cached_tokens:,}" if computed > 0 else "all"
+        found.append(Fact(f"prompt {tokens(figures.prompt_tokens)}, {cached} cached", 5))
+    found.append(Fact(tokens(figures.completion_tokens), 1))
+    found.append(Fact(_ENDINGS.get(figures.finish_reason, figures.finish_reason), 2))
+    return tuple(found)
+
+
+def live_facts(figures: StatusFigures, count: int) -> tuple[Fact, ...]:
+    """Figures of an answer of ``count`` tokens that is being written."""
+    if figures.ttft_s is None:
+        return ()
+    found = [Fact(f"first token {duration(figures.ttft_s)}", 3), Fact(tokens(count), 1)]
+    if figures.decode_tps is not None:
+        found.insert(0, Fact(rate(figures.decode_tps), 0, "bold $text-primary"))
+    return tuple(found)
+
+
+def tokens(count: int) -> str:
+    """A count in words."""
+    return f"{count:,} token{'' if count == 1 else 's'}"
+
+
+# What stands where an answer will stand: how far the prompt is read, and when it will be done.
+
+
+class Waiting(Horizontal):
+    """``show`` it what the answer waits for."""
+
+    def __init__(self, what: str | Reading) -> None:
+        super().__init__()
+        self._what = what
+        self._said = Label(classes="said", markup=False)
+        self._bar = ProgressBar(show_percentage=False, show_eta=False)
+        self._left = Label(classes="left", markup=False)
+
+    def compose(self) -> ComposeResult:
+        yield self._said
+        yield self._bar
+        yield self._left
+
+    def on_mount(self) -> None:
+        self.show(self._what)
+
+    def show(self, what: str | Reading) -> None:
+        self._what = what
+        if not self.is_mounted:
+            return
+        self._bar.display = self._left.display = isinstance(what, Reading)
+        if isinstance(what, Reading):
+            self._bar.update(total=what.total, progress=what.read)
+            self._left.update("" if what.left_s is None else f"{left(what.left_s)} left")
+            read = f"{what.read:>{len(f'{what.total:,}')},}"
+            self._said.update(f"Reading {read} of {what.total:,} tokens")
+        else:
+            self._said.update(what[:1].upper() + what[1:])
+
+
+def left(seconds: float) -> str:
+    """In whole seconds: what is estimated has no tenths."""
+    return "less than 1 s" if seconds < 1 else duration(math.ceil(seconds)).replace(".0 s", " s")
+
+
+# A message.
 
 
 _GO_ON = "[chat.continue ctrl+g] continues it, [chat.regenerate ctrl+r] starts over."
@@ -266,8 +504,8 @@ class MessageView(Ground, Vertical, can_focus=True):
             self._waiting.show(what)
 
     def action_thought(self) -> None:
-        if isinstance(self.body, AnswerBody) and self.body.thought is not None:
-            self.body.thought.toggle()
+        if isinstance(self.body, AnswerBody) and (thought := self.body.thought) is not None:
+            thought.toggle(not thought.opened)
         if self._calls is not None:
             self._calls.toggle()
 

@@ -304,12 +304,7 @@ class Prompt(Area):
 
     def __init__(self, menu: SlashMenu | None = None) -> None:
         """``menu``: what is offered for what is typed; up and down move in it, enter takes it."""
-        super().__init__(
-            soft_wrap=True,
-            show_line_numbers=False,
-            highlight_cursor_line=False,
-            placeholder=_PLACEHOLDER,
-        )
+        super().__init__(highlight_cursor_line=False, placeholder=_PLACEHOLDER)
         self.earlier = PromptHistory()
         self._menu = menu or SlashMenu()  # one that is not shown offers nothing
         self._menu.clicked = self.action_send

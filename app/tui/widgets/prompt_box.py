@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from textual import events
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.style import Style
 
 from app.chat.figures import StatusFigures
 from app.chat.session import FollowUp
 from app.chat.store.records import Attachment
 from app.tui.keys import told
 from app.tui.textual_patches import Pane, Plain
-from app.tui.widgets.message_foot import clickable
 from app.tui.widgets.prompt import Prompt
 
 
@@ -82,6 +82,11 @@ def chip(file: Attachment, number: int | None = None) -> Content:
     if number is None:
         return content
     return content + clickable("✕ ", f"screen.detach({number})", "$text on $panel")
+
+
+def clickable(text: str, action: str, style: str = "") -> Content:
+    """``text`` that runs an action when it is clicked."""
+    return Content.styled(text, style).stylize(Style.from_meta({"@click": action}))
 
 
 def status_of(figures: StatusFigures, width: int) -> Content:

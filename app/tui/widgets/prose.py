@@ -28,13 +28,10 @@ from app.tui.widgets.text_lines import TextLines
 from runtimes.untrusted import visible
 
 # CommonMark 0.31, 4.5: a backtick fence's info string has no backticks.
-_OPEN = re.compile(r"(`{3,})([^`\n]*)\n|(~{3,})([^\n]*)\n")
-# Streamed Markdown in parts that can each be shown by what suits it: prose, and fenced code.
-#
+_OPEN = re.compile(r"(`{3,}(?!.*`)|~{3,})(.*)\n")
+_CLOSE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t\r]*\n?")
 # Only fences that begin in the first column are told apart; an indented one belongs to the list
 # that it stands in.
-
-
 _MAYBE_OPEN = re.compile(r"`{1,2}$|`{3,}[^`\n]*$|~{1,2}$|~{3,}[^\n]*$")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # str.splitlines would also break at other characters
 _BULLET = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]")
@@ -83,16 +80,14 @@ class Splitter:
     def _is_fence(self, line: str) -> bool:
         """Whether a line opens a block of code, or ends it."""
         if self._fence:
-            mark = line.strip()
-            indent = len(line) - len(line.lstrip(" "))
-            closes = len(mark) >= len(self._fence) and not mark.strip(self._fence[0]) and indent < 4
+            match = _CLOSE.fullmatch(line)
+            closes = match is not None and match[1].startswith(self._fence)
             self._fence = "" if closes else self._fence
             return closes
         match = _OPEN.fullmatch(line)
         if match is None:
             return False
-        self._fence, self._blank = match[1] or match[3], ""
-        info = (match[2] or match[4] or "").split()
+        self._fence, self._blank, info = match[1], "", match[2].split()
         self.sections.append(Section("", code=True, language=info[0] if info else ""))
         return True
 
@@ -168,9 +163,7 @@ class CodeTheme(HighlightTheme):
 class Tail(TextLines):
     """The block that is being written."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.grows = True
+    grows = True
 
     def line_content(self, number: int) -> Content:
         """Bold, italic, code and headings as such, their marks still there."""
@@ -266,7 +259,7 @@ class CodeBlock(TextLines):
     Its border is drawn here: Textual's would be drawn anew for all of a block that grows.
     """
 
-    above = 1
+    above, words, pad = 1, False, 2
 
     @dataclass
     class Copied(Message):
@@ -275,14 +268,14 @@ class CodeBlock(TextLines):
         code: str
 
     def __init__(self, code: str, language: str, *, ended: bool) -> None:
-        super().__init__(code, words=False, pad=2)
+        super().__init__(code)
         self.language = language
         self._styled: list[Content] = []
-        self._ended, self.grows = ended, not ended
+        self.grows = not ended
         self._asked = 0.0
 
     def on_mount(self) -> None:
-        if self._ended:
+        if not self.grows:
             self._highlight()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -326,7 +319,7 @@ class CodeBlock(TextLines):
             self._highlight()
 
     async def end(self) -> None:
-        self._ended, self.grows = True, False
+        self.grows = False
         self.forget_drawn()
         if self.is_mounted:
             self._highlight()

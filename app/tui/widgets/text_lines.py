@@ -24,24 +24,22 @@ _CURSOR = "▍"
 
 
 class TextLines(Widget):
-    """``words``: break lines between words. ``pad``: empty columns left and right.
-
-    The text can be selected with the mouse. A subclass may style a line (``line_content``).
-    """
+    """The text can be selected with the mouse. A subclass may style a line (``line_content``)."""
 
     ALLOW_SELECT = True
     above: ClassVar[int] = 0  # rows that a subclass draws above the text
+    words: ClassVar[bool] = True  # lines are broken between words
+    pad: ClassVar[int] = 0  # empty columns left and right
+    grows = False  # a cursor stands at its end
 
-    def __init__(self, text: str = "", *, words: bool = True, pad: int = 0) -> None:
+    def __init__(self, text: str = "") -> None:
         super().__init__()
-        self._words, self._pad = words, pad
         self.text = ""
         self.lines: list[str] = [""]  # as they are shown, before they are wrapped
         # (line, start, end) of every row at the width ``_width``, and the first row of each line.
         self._rows: list[tuple[int, int, int]] = []
         self._first: list[int] = []
         self._width = 0
-        self.grows = False  # a cursor stands at its end
         self._drawn: dict[int, Strip] = {}
         self._drawn_for: object = None
         self.set_text(text)
@@ -93,7 +91,7 @@ class TextLines(Widget):
     def _wrap_rest(self) -> None:
         for number in range(len(self._first), len(self.lines)):
             self._first.append(len(self._rows))
-            spans = wrap(self.lines[number], self._width, words=self._words)
+            spans = wrap(self.lines[number], self._width, words=self.words)
             self._rows += [(number, *span) for span in spans]
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
@@ -101,7 +99,7 @@ class TextLines(Widget):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Rows at ``width``; the empty line after a last line feed has none."""
-        inner = max(1, width - 2 * self._pad)
+        inner = max(1, width - 2 * self.pad)
         if inner != self._width:
             self._width = inner
             self._rows, self._first, self._drawn = [], [], {}
@@ -153,7 +151,7 @@ class TextLines(Widget):
         strip = Strip(segments, part.cell_length).apply_offsets(start, line)
         if self.grows and row == len(self._rows) - 1:
             strip = Strip([*strip, Segment(_CURSOR, base)])
-        left_pad = Strip.blank(self._pad, base)
+        left_pad = Strip.blank(self.pad, base)
         return Strip.join([left_pad, strip]).adjust_cell_length(width, base)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:

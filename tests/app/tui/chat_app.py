@@ -42,6 +42,13 @@ async def shown(app: IngotApp) -> ChatScreen:
     return chat_of(app)
 
 
+async def out_of_models(pilot: Any) -> ChatScreen:
+    """The chat, without the list of models that an app without a model begins with."""
+    await wait_until(lambda: type(pilot.app.screen).__name__ == "ModelsScreen")
+    await pilot.press("escape")
+    return await shown(pilot.app)
+
+
 @asynccontextmanager
 async def chatting(
     app: IngotApp, chat: int | None = None, *, size: tuple[int, int] = (100, 30), **options: Any

@@ -72,11 +72,13 @@ class GatedEngine(RecordedEngine):
         return self._cancelled.is_set()
 
 
-def recorded(home: Any, pieces: list[str]) -> tuple[IngotApp, GatedEngine]:
+def recorded(home: Path, pieces: Sequence[str] = ()) -> tuple[IngotApp, GatedEngine]:
+    """An app without a real model, which answers with ``pieces``."""
     engine = GatedEngine(pieces)
     host = RecordedHost(engine)
-    store = ChatStore.open()
-    return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded"))), engine
+    host.label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
+    services = Services(Config(), ChatStore.open(), host, Monitor(host), Start("recorded"))
+    return IngotApp(services), engine
 
 
 async def feed(screen: ChatScreen, engine: GatedEngine, until: int) -> None:

@@ -33,7 +33,6 @@ async def test_one_is_called_only_while_one_looks_elsewhere(
         ("desktop", 0, True, [_TOLD]),
         ("bell", 0, False, []),
         ("bell", 100, True, []),
-        ("off", 0, True, []),
     ]
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await shown(app)

@@ -11,7 +11,7 @@ from app.chat.store.records import State
 from app.config.settings import Sampling, ToolSettings
 from app.tools.calls import CallState, ToolCall
 from app.tui.screens.dialogs import CallScreen
-from app.tui.widgets.call_lines import CallLine
+from app.tui.widgets.message_view import CallLine
 from tests.app.chat.test_calling import Insisting
 from tests.app.tools.test_servers import server
 from tests.app.tui.chat_app import add_turn, answered, chatting, text_of

@@ -40,8 +40,6 @@ def test_without_a_terminal_it_names_the_command_to_use_instead(streams: str):
     [
         ([], {"TERM": "dumb"}, "TERM is dumb"),
         (["--resume"], {}, "no chat to resume"),
-        (["--chat", "41"], {}, "41"),
-        (["--resume", "--chat", "3"], {}, "give one of them"),
         (["--chat-template", "chatml", "--raw"], {}, "--raw leaves the chat template out"),
         (["--chat-template", "broken.jinja"], {}, "the chat template does not compile (line 2)"),
     ],

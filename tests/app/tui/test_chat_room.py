@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.chat.host import EngineHost
-from app.chat.store.records import Attachment, Role, State
+from app.chat.store.records import Attachment, State
 from app.models import library as models
 from app.tui.app import IngotApp
 from app.tui.screens.dialogs import OverflowScreen
@@ -59,19 +59,6 @@ def may_load(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go.set()
 
 
-async def test_one_can_send_while_the_model_loads(chat_app: IngotApp, may_load: threading.Event):
-    async with chatting(chat_app) as (pilot, screen):
-        await screen.answer.send("Hello")
-        await pilot.pause()
-        assert screen.busy
-        assert "Waits for the model" in str(screen.notice.visual)
-        may_load.set()
-        await wait_until(lambda: screen.path[-1].role is Role.ASSISTANT and screen.path[-1].text)
-        await pilot.pause()
-        assert not screen.notice.display
-        assert chat_app.services.store.messages(screen.path[0].chat)
-
-
 async def test_what_was_sent_while_the_model_loads_and_does_not_fit_is_a_draft_again(
     chat_app: IngotApp, may_load: threading.Event, tmp_path: Path
 ):
@@ -85,6 +72,7 @@ async def test_what_was_sent_while_the_model_loads_and_does_not_fit_is_a_draft_a
         screen.prompt.fill(long)
         await pilot.press("enter")
         await wait_until(lambda: len(screen.path) == 1)
+        await wait_until(lambda: "Waits for the model" in str(screen.notice.visual))
         may_load.set()
         await wait_until(lambda: isinstance(chat_app.screen, OverflowScreen))
         await pilot.press("escape")

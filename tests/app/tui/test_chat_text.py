@@ -11,11 +11,10 @@ from textual.app import App, ComposeResult
 
 from app.chat.figures import StatusFigures
 from app.chat.store.records import Message, Role, State
-from app.tui.widgets.message_foot import Fact, facts_of, fitting, left
-from app.tui.widgets.message_view import state_text
+from app.tui.widgets.message_view import Fact, facts_of, fitting, left, state_text
 from app.tui.widgets.prompt import PromptHistory
 from app.tui.widgets.prompt_box import status_of
-from app.tui.widgets.prose import Section, Splitter, copyable, settled
+from app.tui.widgets.prose import Section, Splitter, settled
 from app.tui.widgets.text_lines import TextLines, wrap
 from tests.app.tui.chat_app import FIGURES
 
@@ -95,13 +94,11 @@ async def test_rows_below_a_text_are_blank():
 
 
 def test_of_the_figures_those_that_matter_least_are_left_out():
-    facts = [Fact("42.5 tok/s", 0), Fact("first token 135 ms", 3), Fact("cached", 5)]
-    assert fitting("pebble", facts, 60) == ("pebble", facts)
-    assert fitting("pebble", facts, 46) == ("pebble", facts[:2])
-    assert fitting("pebble", facts, 39) == ("", facts[:2])
-    assert fitting("pebble", facts, 30) == ("", facts[:1])
-    assert fitting("pebble", facts, 5) == ("", [])
-    assert fitting("pebble", [], 5) == ("", [])
+    name, speed = Fact("pebble", 4), Fact("42.5 tok/s", 0)
+    first, cached = Fact("first token 135 ms", 3), Fact("cached", 5)
+    facts = [name, speed, first, cached]
+    fits = {60: facts, 46: facts[:3], 39: facts[1:3], 30: [speed], 5: []}
+    assert {width: fitting(facts, width) for width in fits} == fits
 
 
 @pytest.mark.parametrize(
@@ -186,11 +183,3 @@ def test_earlier_prompts_are_walked_through_and_what_was_typed_comes_back():
     assert history.step("typed", older=False) is None
     assert history.step("typed", older=True) == "new"
     assert history.step("new, changed", older=True) == "new", "a changed one counts as typed"
-
-
-def test_a_message_or_one_of_its_blocks_of_code_is_copied():
-    text = "Look:\n```python\nprint(1)\n```\nand\n```\n\nlast"
-    whole, first, second = copyable(text)
-    assert whole[1] == text
-    assert first == ("Code 1, python, 1 line: print(1)", "print(1)")
-    assert second[1] == "\nlast"

@@ -54,16 +54,6 @@ async def opened(pilot: Any, store: ChatStore, current: int | None = None) -> Ch
     return screen
 
 
-async def test_the_newest_first_and_enter_opens(bare, store: ChatStore):
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, store)
-        assert listed(screen) == list(reversed(QUESTIONS))
-        await pilot.press("down", "down", "enter")
-        await wait_until(lambda: bare.ended_with is not None)
-    assert bare.ended_with.chat.title == "What is tin?"
-    assert bare.ended_with.message is None
-
-
 def marked(screen: ChatsScreen) -> str:
     """What the search has found in the messages of the list."""
     hits = screen.query_one(ChatList)._hits
@@ -100,6 +90,21 @@ async def test_a_search_for_nothing_says_so_and_esc_empties_it(bare, store: Chat
     assert bare.ended_with is None
 
 
+async def test_one_is_renamed_deleted_and_back_by_key(bare, store: ChatStore):
+    async with bare.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, store)
+        assert listed(screen) == list(reversed(QUESTIONS))
+        await pilot.press("down", "ctrl+l", "end", *" II", "enter")
+        await wait_until(lambda: listed(screen)[1] == "Who was Ada Lovelace? II")
+        await pilot.press("delete")
+        await wait_until(lambda: len(listed(screen)) == 2)
+        assert "Deleted: Who was Ada Lovelace? II. ctrl+z brings it back." in notes(bare)
+        await pilot.press("ctrl+z")
+        await wait_until(lambda: len(listed(screen)) == 3)
+        await pilot.press("ctrl+n")
+        await wait_until(lambda: bare.ended_with == ChatChoice(None))
+
+
 async def test_deleted_chats_are_listed_and_come_back(bare, store: ChatStore):
     store.delete_chat(store.chats()[0].id)  # at another time: ctrl+z knows nothing of it
     async with bare.run_test(size=(80, 24)) as pilot:
@@ -109,6 +114,7 @@ async def test_deleted_chats_are_listed_and_come_back(bare, store: ChatStore):
         assert len(listed(screen)) == 2
         await pilot.press("f10")
         await wait_until(lambda: listed(screen) == ["Is rain wet?"])
+        assert "30 days" in str(screen.query_one("#said", Static).content)
         await pilot.press("ctrl+d")  # it is deleted already
         await pilot.pause()
         await pilot.press("enter")

@@ -18,6 +18,7 @@ from app.tui.screens.models import ModelsScreen, ModelTable
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.quantize_form import QuantizeForm
 from tests.app.tui.chat_app import add_turn
+from tests.app.tui.places import judged
 from tests.support import wait_until
 
 
@@ -35,7 +36,6 @@ def nowhere(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 async def test_compare(bare: Any, pebble_built: Path, nowhere: Path) -> None:
     entries = [entry_of(pebble_built / name) for name in ("pebble-q8_0.gguf", "pebble-q4_k_m.gguf")]
-    (nowhere / "prompts.jsonl").write_text('{"prompt": "What is 2 + 2?"}\n')
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = ComparePromptsScreen(entries)
         bare.show(screen)
@@ -45,11 +45,7 @@ async def test_compare(bare: Any, pebble_built: Path, nowhere: Path) -> None:
         await pilot.press("ctrl+g")
         form = screen.query_one("#prompts-form")
         assert "no such file" in form.errors["prompts"]  # type: ignore[attr-defined]
-        screen.query_one("#prompts", Input).value = str(nowhere / "prompts.jsonl")
-        screen.query_one("#length", Input).value = "4"
-        await pilot.pause()
-        await pilot.press("ctrl+g")
-        await wait_until(lambda: screen.results is not None)
+        screen.results = judged(2)
         for name, there in (("kept.md", False), (str(nowhere / "kept.md"), True)):
             await pilot.press("f9")
             await wait_until(

@@ -1,6 +1,11 @@
-"""Every action has a key and a way by mouse, on all screens; and what acts at once is known."""
+"""Every action has a key and a way by mouse, on all screens; what acts at once is known; and names,
+titles, prompts and answers that hold escape sequences and markup are shown there, and nothing of
+them reaches the terminal or acts."""
 
 import asyncio
+import json
+import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -8,21 +13,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.style import Style
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets._footer import FooterKey
 
+from app.compare.answers import Contender, Side, SideState
 from app.tui.help import commands
 from app.tui.keys import TOGETHER, declared
 from app.tui.screens.dialogs import KeyHints
 from app.tui.services import Start, open_services
+from app.tui.widgets.compare_panes import ComparePane
 from app.tui.widgets.frame import ModeScreen
 from tests.app.tui import parsed, settling
 from tests.app.tui.conftest import Bare
 from tests.app.tui.places import places
-from tests.app.tui.test_find import served
+from tests.app.tui.test_find import REPO, served
+from tests.app.tui.test_hostile import NAMED, WORST
+from tests.hostile import harmful
 from tests.support import own_home
 
+_TRIED = re.compile(r"PWNED|u2028")  # the begin or the end of WORST
+# Screens that show no text from elsewhere.
+CLEAN = {
+    *("an empty chat", "SamplingScreen", "AttachScreen", "ThemeScreen", "OverflowScreen"),
+    *("HelpScreen", "Palette", "BatchScreen", "QuantizeScreen with a run", "QuantizeScreen: run"),
+}
 # Where neither the hints of a dialog nor, on the screens of modes, the list of commands that the
 # footer opens have a binding, this is how a mouse does the same.
 BY_CLICK = {
@@ -47,10 +63,6 @@ EDITING = """
     text.cut_word_left text.cut_word_right text.cut_to_blank path.complete"""
 # Only what holds in the whole app; a dialog is left by a click first.
 BEHIND_DIALOGS = "app."
-AREAS = """
-    answers app ask batch blind chat chats check compare confirm events find form load message
-    models monitor palette panel path pick prompts quantize recipes sampling sidebar starter system
-    table text transcript""".split()
 
 
 @dataclass
@@ -63,6 +75,20 @@ class Met:
     missing: dict[str, list[str]] = field(default_factory=dict)
     around: dict[str, set[str]] = field(default_factory=dict)
     no_list: list[str] = field(default_factory=list)  # screens of modes without the footer's key
+    drawn: dict[str, str] = field(default_factory=dict)  # what each screen shows
+    acts: list[object] = field(default_factory=list)  # what of that a terminal would obey
+
+    def read(self, name: str, screen: Screen[Any]) -> None:
+        """All that is written to the terminal to draw ``screen``."""
+        lines = screen._compositor.render_strips()
+        for segment in (one for line in lines for one in line):
+            style = segment.style or Style()
+            if harmful(segment.text) or style.link or style.meta.get("@click") == "app.quit":
+                self.acts.append((name, segment))
+        written = screen._compositor.render_full_update().render_segments(screen.app.console)
+        if "\x1b]" in written or "\x9b" in written:
+            self.acts.append((name, written))
+        self.drawn[name] = "\n".join([self.drawn.get(name, ""), *(line.text for line in lines)])
 
     def look(self, name: str, screen: Screen[Any]) -> None:
         """At all that acts wherever the focus can be."""
@@ -121,20 +147,68 @@ def _has_ids(node: Any) -> bool:
     return any(one.id is not None for those in many for one in those)
 
 
+def hostile_build(built: Path, folder: Path) -> Path:
+    """Pebble's files, as somebody else may have named them."""
+    folder.mkdir()
+    made = json.loads((built / "manifest.json").read_text())
+    made["model"]["name"] = made["model"]["architecture"] = WORST
+    for entry in list(made["files"]):
+        kept = built / entry["path"]
+        match entry["recipe"]:
+            case "q8_0":  # a manifest may not name such a file
+                made["files"].remove(entry)
+                entry["path"] = f"{kept.stem}{NAMED}.gguf"
+            case "q4_k_m":
+                entry["path"] = f"{kept.stem}[@click=app.quit]PWNED[red].gguf"
+                entry["recipe"] = f"q4_k_m{WORST}"
+        (folder / entry["path"]).symlink_to(kept)
+    (folder / "manifest.json").write_text(json.dumps(made))
+    return folder
+
+
+async def compare(screen: Any, pilot: Any, seen: Met) -> None:
+    pane = screen.query(ComparePane).first()
+    for state in (SideState.DONE, SideState.FAILED):
+        side = Side(WORST, WORST, contender=Contender(WORST), label=WORST, state=state)
+        pane.show(side, None, first=True, fastest=None, base=None)
+        await pilot.pause()
+        seen.read("CompareScreen", screen)
+
+
 @pytest.fixture(scope="module")
 def met(pebble_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Met:
-    """All screens, looked at once for all tests of this file."""
+    """All screens with hostile texts, looked at once for all tests of this file."""
     folder, seen = tmp_path_factory.mktemp("work"), Met()
+    built = hostile_build(pebble_built, folder / "built")
 
     async def look() -> None:
         with open_services(Start()) as services:
             app = Bare(services)
             async with app.run_test(size=(150, 50)) as pilot:
-                async for name, screen in places(pilot, pebble_built):
+                async for name, screen in places(pilot, built, said=lambda text: WORST + text):
                     assert app.screen is screen, name
+                    if name.startswith("MonitorScreen"):
+                        logging.getLogger("app.tui").warning("a model named %s", WORST)
+                        await pilot.pause(1.2)
+                    if name == "CompareScreen":
+                        await compare(screen, pilot, seen)
+                    seen.read(name, screen)
+                    if name != "CompareScreen that was asked":  # which goes at once
+                        app.notify(WORST, title=WORST)
+                        await pilot.pause()
+                        seen.read("a notification", screen)
+                        app.clear_notifications()
+                        await pilot.pause()
                     seen.look(name, screen)
+                assert app.return_code is None, app._exception
 
-    with own_home(folder / "home"), pytest.MonkeyPatch.context() as patch, served(patch):
+    with own_home(folder / "home"), pytest.MonkeyPatch.context() as patch, served(patch) as hub:
+        # A name with control characters is refused as soon as the hub says it.
+        files = {"[@click=app.quit]PWNED[red]-Q4_K_M.gguf": b"GGUF" * 50}
+        known = {"total": 200_000, "architecture": WORST, "context_length": 2048}
+        tags = ["conversational", f"license:{WORST}"]
+        hub.add(REPO, files, downloads=900, gguf=known, tags=tags)
+        (folder / f"{NAMED}.jsonl").touch()
         patch.chdir(folder)
         settling.patch(patch)
         parsed.patch(patch)
@@ -142,32 +216,28 @@ def met(pebble_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Met:
     return seen
 
 
+def test_no_text_acts_on_any_screen(met: Met):
+    assert met.acts == []
+    without = {name for name, text in met.drawn.items() if not _TRIED.search(text)}
+    assert without <= CLEAN, "nothing hostile was tried there"
+
+
 @cache
 def all_ids() -> frozenset[str]:
     return frozenset(binding.id or "" for _, found in declared() for binding in found)
 
 
-def known(area: str) -> set[str]:
-    return {id for id in all_ids() if id.partition(".")[0] == area}
+def test_every_action_has_a_key(met: Met):
+    assert all_ids() - met.works.keys() == set()
 
 
-def test_all_areas_are_tested():
-    assert {id.partition(".")[0] for id in all_ids()} == set(AREAS)
-
-
-@pytest.mark.parametrize("area", AREAS)
-def test_every_action_has_a_key(met: Met, area: str):
-    assert known(area) - met.works.keys() == set()
-
-
-@pytest.mark.parametrize("area", AREAS)
-def test_every_action_has_a_way_by_mouse(met: Met, area: str):
+def test_every_action_has_a_way_by_mouse(met: Met):
     by_click = {id for ids in BY_CLICK.values() for id in ids.split()} | set(EDITING.split())
-    assert known(area) - met.offered.keys() - by_click == set()
+    assert all_ids() - met.offered.keys() - by_click == set()
     dialogs = {
         id: places
         for id, places in met.missing.items()
-        if id in known(area) - by_click and not id.startswith(BEHIND_DIALOGS)
+        if id not in by_click and not id.startswith(BEHIND_DIALOGS)
     }
     assert dialogs == {}
 

@@ -1,8 +1,6 @@
 """Panels that ask for a file: one that goes with the next message, and one to write the chat to."""
 
-import asyncio
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,26 +92,6 @@ async def test_a_path_is_completed_or_picked(bare: Any, folder: Path) -> None:
         await pilot.press("escape")
         await wait_until(lambda: bare.screen is not panel)
         assert bare.ended_with is None
-
-
-async def test_a_look_that_comes_late_does_not_end_the_reading(
-    bare: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, go = files.read_attachment, threading.Event()
-
-    def late(path: str) -> Any:
-        go.wait(30)
-        return read(path)
-
-    monkeypatch.setattr(files, "read_attachment", late)
-    async with bare.run_test(size=(80, 24)) as pilot:
-        _, line = await opened(bare, AttachScreen("novel.md"))
-        line.value = "novel.m"
-        line.value = "novel.md"
-        await pilot.press("enter")
-        await asyncio.sleep(0.3)  # the look would begin after 0.2
-        go.set()
-        assert (await ended(bare)).name == "novel.md"
 
 
 async def test_what_a_file_takes_of_the_context_is_told(chat_app: IngotApp, folder: Path) -> None:

@@ -9,7 +9,10 @@ from textual.widgets._footer import FooterKey
 from app.tui.app import IngotApp
 from app.tui.modes import MODES
 from app.tui.screens.models import ModelsScreen
+from app.tui.services import Start, open_services
 from app.tui.widgets.frame import AppFooter, ModeScreen, ModeTab
+from tests.adapters import write_adapter
+from tests.app.tui.chat_app import answered
 from tests.app.tui.conftest import ask, is_ready
 from tests.support import wait_until
 
@@ -56,7 +59,7 @@ async def test_tabs_turn_and_nothing_is_clipped_or_covered(make: Any) -> None:
             await wait_until(lambda mode=mode: app.current_mode == mode.name)
             [active] = app.screen.query(ModeTab).filter(".-active")
             assert active.mode == mode
-            for width in (60, 80, 100, 200):
+            for width in (60, 200):
                 await resized(width, 24)
                 await wait_until(lambda: {"Help", "Commands"} <= set(footer(app)))
                 await wait_until(lambda width=width: not clipped(app, width))
@@ -103,3 +106,37 @@ async def test_the_header_says_why_there_is_no_model(services: Any, tmp_path: Pa
         await wait_until(lambda: str(loaded(app).visual) == "no model")
         app.load_model(str(tmp_path / "bad.gguf"))
         await wait_until(lambda: str(loaded(app).visual) == "the model did not load")
+        await wait_until(lambda: any("bad.gguf" in one.message for one in app._notifications))
+
+
+async def test_an_adapter_is_chosen_in_the_prompt(
+    home: Path, gguf_file: Path, pebble: Path, tmp_path: Path
+):
+    files = (
+        write_adapter(pebble, tmp_path / f"{name}.gguf", len(name)) for name in ("poet", "law")
+    )
+    given = tuple(map(str, files))
+    with open_services(Start(str(gguf_file), adapters=given)) as services:
+        app, host = IngotApp(services), services.host
+        async with app.run_test(size=(120, 30)) as pilot:
+            await wait_until(lambda: is_ready(app))
+            screen = app.screen
+            await wait_until(lambda: "+ poet" in str(loaded(app).visual))
+            await pilot.press(*"/adapter l")
+            await pilot.press("tab")
+            assert screen.prompt.text == "/adapter law"
+            await pilot.press("enter")
+            await wait_until(lambda: "+ law" in str(loaded(app).visual))
+            assert host.adapter == "law"
+            await pilot.press(*"Hello", "enter")
+            await answered(screen, 2)
+            assert screen.path[-1].model == host.label
+            assert host.label.endswith(" + law")
+            await ask(pilot, "/adapter nix")
+            await wait_until(lambda: "there is: poet, law" in str(screen.menu.visual))
+            await ask(pilot, "/adapter")
+            told = "law is on. There is: poet, law, or off."
+            await wait_until(lambda: told in [one.message for one in app._notifications])
+            await ask(pilot, "/adapter off")
+            await wait_until(lambda: "+" not in str(loaded(app).visual))
+            assert host.adapter is None

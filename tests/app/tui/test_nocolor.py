@@ -1,19 +1,15 @@
 from pathlib import Path
 
 import pytest
-from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
-from app.chat.store.store import ChatStore
-from app.config.settings import Config
-from app.monitor.monitor import Monitor
 from app.tui.app import IngotApp
-from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.modes import MODES
-from app.tui.services import Services, Start
-from app.tui.theme import Colourless, no_color, without_colours
+from app.tui.services import Start
+from app.tui.theme import colourless, no_color, without_colours
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
+from tests.app.tui.held import recorded
 from tests.support import wait_until
 
 WIDGET = Color.parse("#181F27")
@@ -28,10 +24,7 @@ def test_colours_go_and_attributes_and_highlights_stay(monkeypatch: pytest.Monke
         ("#11161C on #E8A33D", "\x1b[7mx\x1b[0m"),  # a highlight that was only a background
         ("#D7DEE6 on #1A212A", "x"),
     ):
-        [segment] = Colourless().apply([Segment("x", Style.parse(style))], WIDGET)
-        assert segment.style is not None
-        assert segment.style.render("x") == left
-    assert Colourless().apply([Segment("x", None)], WIDGET) == [Segment("x", None)]
+        assert colourless(Style.parse(style), WIDGET).render("x") == left
 
 
 @pytest.mark.parametrize(
@@ -69,11 +62,11 @@ async def test_the_mode_and_the_focus_are_told_without_colour(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    host = RecordedHost(RecordedEngine([], 1))
-    store = ChatStore.open()
+    app, _ = recorded(home)
+    store = app.services.store
     chat = store.new_chat().id
     add_turn(store, chat, None, "Tell me of a boat.", ANSWER)
-    app = IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))
+    app.services.start = Start("recorded", chat=chat)
     titles = {mode.title for mode in MODES}
     async with app.run_test(size=(80, 24)) as pilot:
         await shown(app)

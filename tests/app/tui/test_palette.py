@@ -10,16 +10,9 @@ from app.tui.app import IngotApp
 from app.tui.help import HelpScreen, KeyGroup, Palette, commands, groups
 from app.tui.keys import TASKS, declared
 from app.tui.screens.find import FindScreen
-from tests.app.tui.chat_app import shown
+from tests.app.tui.chat_app import out_of_models
 from tests.app.tui.conftest import searched
 from tests.support import wait_until
-
-
-async def _out_of_models(app: IngotApp, pilot: Any) -> Any:
-    """The chat, without the list of models that the app begins with."""
-    await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
-    await pilot.press("escape")
-    return await shown(app)
 
 
 async def _palette(app: IngotApp, pilot: Any, typed: str = "") -> list[str]:
@@ -44,7 +37,7 @@ def test_what_is_sorted_by_task_exists_and_is_sorted_once():
 async def test_keys_are_at_the_right_edge_of_the_palette(services):
     app = IngotApp(services)
     async with app.run_test(size=(80, 40)) as pilot:
-        await _out_of_models(app, pilot)
+        await out_of_models(pilot)
         lines = await _palette(app, pilot)
         assert len({len(line) for line in lines}) == 1
         by_key = {line.split()[-1]: line for line in lines}
@@ -54,12 +47,18 @@ async def test_keys_are_at_the_right_edge_of_the_palette(services):
         await pilot.resize_terminal(100, 40)
         listed = app.screen.query_one(CommandList)
         await wait_until(lambda: len(str(listed.get_option_at_index(0).prompt)) == 88)
+        await pilot.press("escape")
+        lines = await _palette(app, pilot, "theme ingot-light")
+        assert "Theme ingot-light" in lines[0]
+        await pilot.click(CommandList, offset=(12, 0))
+        await wait_until(lambda: app.theme == "ingot-light")
+        assert services.config.theme == "ingot-light"
 
 
 async def test_the_palette_of_another_screen_has_its_own_first_and_the_chats(services):
     app = IngotApp(services)
     async with app.run_test(size=(120, 40)) as pilot:
-        await _out_of_models(app, pilot)
+        await out_of_models(pilot)
         await pilot.press("f6")
         await wait_until(lambda: getattr(app.screen, "MODE", "") == "monitor")
         await pilot.pause()
@@ -73,21 +72,10 @@ async def test_the_palette_of_another_screen_has_its_own_first_and_the_chats(ser
         assert app.current_mode == "chat"
 
 
-async def test_a_click_in_the_palette_turns_to_a_theme(services):
+async def test_help_is_put_together_by_task_filtered_and_scrolled(services):
     app = IngotApp(services)
     async with app.run_test(size=(120, 40)) as pilot:
-        await _out_of_models(app, pilot)
-        lines = await _palette(app, pilot, "theme ingot-light")
-        assert "Theme ingot-light" in lines[0]
-        await pilot.click(CommandList, offset=(12, 0))
-        await wait_until(lambda: app.theme == "ingot-light")
-        assert services.config.theme == "ingot-light"
-
-
-async def test_help_is_put_together_by_task(services):
-    app = IngotApp(services)
-    async with app.run_test(size=(120, 40)) as pilot:
-        chat = await _out_of_models(app, pilot)
+        chat = await out_of_models(pilot)
         titles = list(groups(chat))
         assert titles[:7] == [
             "Write", "Answer", "Messages", "Chats", "Model", "Screens", "App",
@@ -95,15 +83,8 @@ async def test_help_is_put_together_by_task(services):
         await pilot.press("f1")
         left, right = pilot.app.screen.query("#key-columns > Vertical")
         assert left.region.right <= right.region.x
-        await pilot.resize_terminal(100, 40)
+        await pilot.resize_terminal(80, 24)
         await wait_until(lambda: left.region.x == right.region.x)
-
-
-async def test_what_is_typed_filters_help_and_the_arrows_scroll_it(services):
-    app = IngotApp(services)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await _out_of_models(app, pilot)
-        await pilot.press("f1")
         help = app.screen
         assert isinstance(help, HelpScreen)
         scroll = help.query_one("VerticalScroll")

@@ -7,7 +7,7 @@ from textual.app import App, ComposeResult
 from textual.widgets import Static
 
 from app.tui.widgets.prompt import Prompt
-from tests.app.tui.bursts import burst
+from tests.app.tui.bursts import PASTE, burst
 
 
 class PromptApp(App[None]):
@@ -34,6 +34,7 @@ BURSTS: list[tuple[list[str], list[str], str]] = [
     ([*"ABC", "enter", *"xyz"], ["ABC"], "xyz"),
     ([*"one", "enter", *"two", "enter"], ["one", "two"], ""),
     *(([*"one", key, *"two"], [], "one\ntwo") for key in ("ctrl+j", "shift+enter", "alt+enter")),
+    ([f"{PASTE}one\ntwo\n"], [], "one\ntwo\n"),
     ([*"onf", "backspace", *"e", "home", *"t", "end", *"!"], [], "tone!"),
     ([*"ver", "ctrl+a", *"ri", "ctrl+e", *"!"], [], "river!"),
 ]

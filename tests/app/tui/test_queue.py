@@ -4,7 +4,7 @@ does not become whole. With Pebble, whose answers wait for the test."""
 from collections.abc import Callable
 from typing import Any
 
-from app.chat.store.records import Role, State
+from app.chat.store.records import Role
 from app.config.settings import Sampling
 from app.tui.app import IngotApp
 from app.tui.screens.chat import ChatScreen
@@ -49,29 +49,6 @@ async def test_up_and_a_click_take_one_back(held: HeldHost, make: Callable[..., 
         await answered(screen, 6)
         assert asked(screen)[1:] == ["two", "three!"]
         assert screen.prompt.text == "one"
-
-
-async def test_they_wait_while_other_chats_and_screens_are_shown(
-    held: HeldHost, make: Callable[..., IngotApp]
-):
-    app = make(LONG, host=held)
-    async with app.run_test(size=(100, 30)) as pilot:
-        screen = await answering(pilot)
-        first = screen.session.chat_id
-        assert first is not None
-        await ask(pilot, "And of Japan?")
-        await pilot.press("ctrl+n")
-        assert screen.queued.display is False
-        await pilot.press(*"typed here")
-        await pilot.press("f6")
-        held.go.set()
-        store = app.services.store
-        await wait_until(lambda: [m.state for m in store.messages(first)] == [State.DONE] * 4)
-        await pilot.press("f2")
-        assert screen.prompt.text == "typed here"
-        await screen.open_chat(first)
-        await answered(screen, 4)
-        assert asked(screen)[1:] == ["And of Japan?"]
 
 
 async def test_in_a_chat_that_is_not_shown_they_come_back_when_it_is(

@@ -9,65 +9,14 @@ import psutil
 import pytest
 
 from app.chat.host import HostState
-from app.chat.store.records import Role, State
 from app.models import library as models
 from app.options import ModelOptions
 from app.tui import app as shell
 from app.tui.app import IngotApp, TooSmall
-from app.tui.modes import MODES
-from app.tui.screens.chat import ChatScreen
 from app.tui.screens.models import ModelTable
 from app.tui.services import Start, open_services
-from tests.app.tui.chat_app import shown
-from tests.app.tui.conftest import ask, is_ready
+from tests.app.tui.chat_app import out_of_models
 from tests.support import wait_until
-
-STORY = "Tell me a long story about a fox, a crow and a bear."
-
-
-async def test_an_answer_goes_on_while_another_screen_is_shown_and_ctrl_c_stops_it(
-    endless_app: IngotApp,
-):
-    async with endless_app.run_test(size=(100, 30)) as pilot:
-        chat: Any = endless_app.screen
-        await wait_until(lambda: is_ready(endless_app))
-        await ask(pilot, STORY)
-        await wait_until(lambda: chat.turn is not None)
-        turn = chat.turn
-        await pilot.press("f6")
-        assert endless_app.screen is not chat
-        before = turn.meter.tokens
-        await wait_until(lambda: turn.meter.tokens > before)
-        await pilot.press("ctrl+c")
-        await wait_until(lambda: chat.turn is None)
-        await pilot.press("f2")
-        assert endless_app.screen is chat
-        [_, answer] = chat.path
-        assert answer.state is State.STOPPED
-        assert answer.text
-
-
-async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
-    endless_app: IngotApp,
-):
-    store = endless_app.services.store
-    async with endless_app.run_test(size=(80, 24)) as pilot:
-        chat: Any = endless_app.screen
-        await wait_until(lambda: is_ready(endless_app))
-        engine = endless_app.services.host.engine
-        pid = engine.pid
-        assert pid is not None
-        await ask(pilot, STORY)
-        await wait_until(lambda: chat.turn is not None and chat.turn.meter.tokens >= 3)
-        began = time.monotonic()
-        await pilot.press("ctrl+q")
-    assert time.monotonic() - began < 60
-    assert not psutil.pid_exists(pid)
-    [question, answer] = store.messages(store.chats()[0].id)
-    assert question.role is Role.USER
-    assert answer.state is State.STOPPED
-    assert answer.text
-    assert endless_app.return_code == 0
 
 
 async def test_quitting_while_a_model_loads(chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch):
@@ -90,17 +39,6 @@ async def test_quitting_while_a_model_loads(chat_app: IngotApp, monkeypatch: pyt
     await wait_until(lambda: not set(psutil.Process().children()) - before)
 
 
-async def test_a_model_that_cannot_be_loaded_is_told_and_the_app_stays(home: Path, tmp_path: Path):
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF but no more")
-    with open_services(Start(str(broken))) as services:
-        app = IngotApp(services)
-        async with app.run_test(size=(80, 24), notifications=True):
-            await wait_until(lambda: services.host.state is HostState.FAILED)
-            await wait_until(lambda: any("broken.gguf" in n.message for n in _told(app)))
-            assert app.is_running
-
-
 async def test_what_was_named_is_offered_though_it_did_not_load(
     services, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -117,35 +55,16 @@ async def test_what_was_named_is_offered_though_it_did_not_load(
         await wait_until(lambda: len(table.rows) == 4)
 
 
-async def test_ctrl_c_twice_quits_and_slowly_does_not(services, monkeypatch: pytest.MonkeyPatch):
+async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
+    services, monkeypatch: pytest.MonkeyPatch
+):
     now = 100.0
     monkeypatch.setattr(shell, "_now", lambda: now)
     app = IngotApp(services)
     async with app.run_test(size=(80, 24)) as pilot:
+        chat = await out_of_models(pilot)
         await pilot.press("ctrl+c")
-        now += 2.1
-        await pilot.press("ctrl+c")
-        await pilot.pause()
-        assert app.return_code is None
-        now += 1.9
-        await pilot.press("ctrl+c")
-        await wait_until(lambda: app.return_code == 0)
-
-
-async def _typing(pilot: Any) -> ChatScreen:
-    """The chat, out of the list of models that the app without a model begins with."""
-    await wait_until(lambda: type(pilot.app.screen).__name__ == "ModelsScreen")
-    await pilot.press("escape")
-    return await shown(pilot.app)
-
-
-async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
-    services, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(shell, "_now", lambda: 100.0)  # all within the two seconds
-    app = IngotApp(services)
-    async with app.run_test(size=(80, 24)) as pilot:
-        chat = await _typing(pilot)
+        now += 2.1  # too late for the second one
         await pilot.press("ctrl+c", "a", "ctrl+c")  # a key between the two: one stays
         assert app.return_code is None
         await pilot.press(*"long", "ctrl+j", *"draft", "ctrl+c")
@@ -157,40 +76,10 @@ async def test_ctrl_c_puts_away_what_was_typed_and_resuming_brings_it_back(
     services.start = Start(chat=services.store.chats()[0].id)  # as --resume finds it
     again = IngotApp(services)
     async with again.run_test(size=(80, 24)) as pilot:
-        chat = await _typing(pilot)
+        chat = await out_of_models(pilot)
         assert chat.prompt.text == "long\ndraft"
         await chat.answer.send("sent")
         assert services.store.draft(chat.session.chat_id) == ""
-
-
-async def test_a_toast_hides_neither_the_prompt_nor_the_figures(services):
-    app = IngotApp(services)
-    long = "The model could not be loaded, for a reason that takes some words to tell. " * 6
-    async with app.run_test(size=(80, 24), notifications=True) as pilot:
-        chat = await _typing(pilot)
-        app.notify(long, title="The model could not be loaded", severity="error", timeout=60)
-        await wait_until(lambda: chat.query("Toast"))
-        await pilot.pause()
-        toast = chat.query("Toast").first()
-        for widget in (chat.box, chat.notice):
-            assert not toast.region.overlaps(widget.region)
-        assert chat.region.contains_region(toast.region)
-        text = " ".join(strip.text for strip in chat._compositor.render_strips())
-        assert text.count("reason") == 6, "nothing is cut off"
-
-
-async def test_every_mode_has_its_key_and_room(services):
-    app = IngotApp(services)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(lambda: type(app.screen).__name__ == "ModelsScreen")
-        await pilot.press("escape")
-        for mode in reversed(MODES):
-            await pilot.press(mode.key)
-            await wait_until(lambda name=mode.screen: type(app.screen).__name__ == name)
-        await pilot.resize_terminal(200, 60)
-        for mode in MODES:
-            await pilot.press(mode.key)
-            await wait_until(lambda: app.screen.size == (200, 60))
 
 
 @pytest.mark.parametrize(

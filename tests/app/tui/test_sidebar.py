@@ -3,13 +3,10 @@
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
-from textual.widgets import Input
 
 from app.chat.listing import by_day
-from app.chat.store.records import State
 from app.chat.store.store import ChatStore
 from app.config.settings import config_path
 from app.tui.app import IngotApp
@@ -59,7 +56,7 @@ async def opened(app: IngotApp, count: int) -> ChatScreen:
     return screen
 
 
-async def test_only_where_there_is_room(make: Callable[..., IngotApp]):
+async def test_where_there_is_room_keys_and_a_click_open_a_chat(make: Callable[..., IngotApp]):
     app = make()
     async with app.run_test(size=NARROW) as pilot:
         add_chats(app.services.store)
@@ -75,13 +72,6 @@ async def test_only_where_there_is_room(make: Callable[..., IngotApp]):
         assert screen.sidebar.display
         assert screen.sidebar.region.right <= screen.transcript.region.x
         assert drawn(screen)[0] == "Today"
-
-
-async def test_keys_and_a_click_open_a_chat(make: Callable[..., IngotApp]):
-    app = make()
-    add_chats(app.services.store)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(app, 3)
         await pilot.press("ctrl+o")
         assert chats(screen).has_focus
         await pilot.press("down", "enter")
@@ -97,30 +87,6 @@ async def test_keys_and_a_click_open_a_chat(make: Callable[..., IngotApp]):
         await wait_until(lambda: screen.prompt.has_focus)
         await pilot.press("ctrl+o", "ctrl+o")
         await wait_until(lambda: isinstance(app.screen, ChatsScreen))
-
-
-async def test_search(make: Callable[..., IngotApp]):
-    app = make()
-    store = app.services.store
-    add_chats(store)
-    chat = store.chats()[1]
-    begun = store.begin_answer(chat.id, chat.leaf)
-    answer = store.end_answer(
-        replace(begun, text="Of the Analytical Engine.", token_ids=(), state=State.DONE)
-    )
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await opened(app, 3)
-        await pilot.press("ctrl+o", "slash", *"engin")
-        await wait_until(lambda: listed(screen) == ["Who was Ada Lovelace?"])
-        assert "Engine" in drawn(screen)[0]
-        await pilot.press("down", "enter")
-        await wait_until(lambda: screen.session.chat_id == chat.id)
-        assert screen.path[-1].id == answer.id
-        # Esc empties the search first.
-        await pilot.press("ctrl+o", "escape")
-        await wait_until(lambda: len(listed(screen)) == 3)
-        assert not screen.sidebar.query_one(Input).value
-        assert chats(screen).has_focus
 
 
 async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]):
@@ -139,30 +105,22 @@ async def test_it_follows_what_is_said_and_named(make: Callable[..., IngotApp]):
         await wait_until(lambda: not any(line.startswith("▸") for line in drawn(screen)))
 
 
-async def test_it_is_hidden_and_that_is_remembered(make: Callable[..., IngotApp]):
+async def test_it_is_hidden_and_that_is_remembered(make: Callable[..., IngotApp], home):
+    config_path().parent.mkdir(parents=True, exist_ok=True)
+    config_path().write_text("[chat]\nsidebar = false\n")
     app = make()
+    app.read_settings()
     async with chatting(app, size=WIDE) as (pilot, screen):
+        assert not screen.sidebar.display
+        await ask(pilot, "/sidebar")
+        await wait_until(lambda: screen.sidebar.display)
+        assert tomllib.loads(config_path().read_text())["chat"]["sidebar"] is True
         await pilot.press("ctrl+o", "alt+o")
         assert not screen.sidebar.display
         assert screen.prompt.has_focus
         assert tomllib.loads(config_path().read_text())["chat"]["sidebar"] is False
         await pilot.press("ctrl+o")
         await wait_until(lambda: isinstance(app.screen, ChatsScreen))
-        await pilot.press("escape")
-        await wait_until(lambda: app.screen is screen)
-        await ask(pilot, "/sidebar")
-        await wait_until(lambda: screen.sidebar.display)
-        assert tomllib.loads(config_path().read_text())["chat"]["sidebar"] is True
-
-
-async def test_a_setting_hides_it(make: Callable[..., IngotApp], home):
-    config_path().parent.mkdir(parents=True, exist_ok=True)
-    config_path().write_text("[chat]\nsidebar = false\n")
-    app = make()
-    app.read_settings()
-    async with app.run_test(size=WIDE):
-        screen = await shown(app)
-        assert not screen.sidebar.display
 
 
 async def test_many_chats_are_read_as_one_scrolls(

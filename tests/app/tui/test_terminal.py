@@ -4,13 +4,17 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from app.chat.store.records import State
+from app.chat.store.records import Message, State
 from app.chat.store.store import ChatStore
+from tests.app.tui.chat_app import chatting, text_of
+from tests.app.tui.held import recorded
 from tests.app.tui.terminal import Terminal, generating
+from tests.support import wait_until
 
 # What the keys F3 to F6 send, and a word that only their screens have.
 MODES = {"\x1bOR": "after", "\x1bOS": "Template", "\x1b[15~": "q4_k_m", "\x1b[17~": "TTFT"}
@@ -88,3 +92,33 @@ def test_when_the_terminal_goes_away_it_ends_and_the_answer_is_kept(
     state, text = _answer(home)
     assert state is State.STOPPED
     assert text
+
+
+async def test_what_had_come_before_a_kill_is_there_again(home: Path, endless_gguf: Path):
+    terminal = generating(home, endless_gguf)
+    try:
+        await wait_until(lambda: len(streamed().text) > 30)
+        saved = streamed()
+        assert saved.state is State.STREAMING
+    finally:
+        terminal.close()
+    with ChatStore.open() as store:
+        lost = store.message(saved.id)
+        assert lost.state is State.LOST
+        assert len(lost.text) >= len(saved.text)
+        assert lost.figures.completion_tokens > 0
+        assert store.messages(lost.chat)[0].text == "Tell me a story."
+        again, _ = recorded(home)
+        async with chatting(again, lost.chat) as (pilot, screen):
+            await pilot.pause()
+            view: Any = screen.transcript.view_of(saved.id)
+            assert view.body.text.strip() == lost.text.strip()
+            assert "Ingot ended while this was being written" in text_of(view, "state")
+            assert "tokens" in text_of(view, "foot")
+
+
+def streamed() -> Message:
+    """The answer as it is saved by now."""
+    with ChatStore.open() as store:
+        [_, answer] = store.messages(store.chats()[0].id)
+        return answer

@@ -10,15 +10,12 @@ from rich.color import ColorSystem
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-from app.chat.store.store import ChatStore
-from app.config.settings import Config
-from app.monitor.monitor import Monitor
 from app.tui import theme
 from app.tui.app import IngotApp
-from app.tui.measure import RecordedEngine, RecordedHost
 from app.tui.screens.dialogs import ThemeScreen
-from app.tui.services import Services, Start
+from app.tui.services import Start
 from tests.app.tui.chat_app import ANSWER, add_turn, shown
+from tests.app.tui.held import recorded
 from tests.support import wait_until
 
 Palette = tuple[tuple[int, int, int], ...]
@@ -34,19 +31,19 @@ PALETTES = {
     }.items()
 }
 THEMES = [one for one in (*theme.OWN, *BUILTIN_THEMES.values()) if not one.ansi]
-KEYS = ("f2", "f3", "f4", "f5", "f6", "ctrl+p", "escape", "f1")
+KEYS = ("f2", "f4", "f5", "ctrl+p", "escape", "f1")
 # Which have all kinds of text that the others have: for some themes that are not ours.
 EVERY = ("f2", "f5", "f1")
 
 
 @pytest.fixture
 def app(home: Path) -> IngotApp:
-    host = RecordedHost(RecordedEngine([], 1))
-    host.label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
-    store = ChatStore.open()
+    app, _ = recorded(home)
+    store = app.services.store
     chat = store.new_chat().id
     add_turn(store, chat, None, "Tell me of a *boat*.", ANSWER)
-    return IngotApp(Services(Config(), store, host, Monitor(host), Start("recorded", chat=chat)))
+    app.services.start = Start("recorded", chat=chat)
+    return app
 
 
 def written(app: IngotApp) -> Iterator[tuple[str, RichColor, RichColor]]:
@@ -111,7 +108,7 @@ def test_what_is_readable_stays_as_it_is() -> None:
 def test_text_can_be_read_and_hues_told_apart(each: Theme) -> None:
     made = theme.legible({**each.to_color_system().generate(), **each.variables})
     pairs = [(name, under) for name in theme._TEXT for under in ("background", "surface", "panel")]
-    for name, under in (*pairs, *theme._TEXT_ON.items()):
+    for name, under in (*pairs, *theme._LOOK["text-on"].items()):
         if name in made:
             seen = theme.contrast(Color.parse(made[name]), Color.parse(made[under]))
             assert seen >= theme.CONTRAST, (name, under)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.store.store import ChatStore
 from tests.app.endless import ENVIRONMENT
 from tests.app.tui.tmux import Tmux
 
@@ -70,45 +69,6 @@ def test_a_users_way_through_the_app(window: Tmux, home: Path, endless_built: Pa
     window.wait("Tell me a story")
     window.keys("C-q")
     window.wait("code=0")
-
-
-def test_the_window_may_change_its_size(window: Tmux, home: Path) -> None:
-    window.start("chat", "--no-mouse", env={"INGOT_HOME": str(home)})
-    window.wait("Models")
-    window.keys("Escape")
-    window.resize(50, 12)
-    window.wait("50x12")
-    window.resize(200, 60)
-    window.wait(r"[^\n]{150}")  # the prompt's border among others
-    window.wait("Write a message")
-    window.type("a")
-    window.wait("│ *a *│")
-    window.keys("C-c")
-    window.wait("│ *a *│", gone=True)  # put away
-    window.type("x")  # a key between them: it is the first time again
-    window.wait("│ *x *│")
-    window.send(b"\x03\x03")  # at once: within two seconds on a busy machine too
-    window.wait("code=0")
-
-
-def test_bytes_that_come_at_once_keep_their_order(window: Tmux, home: Path) -> None:
-    window.start("chat", "--no-mouse", env={"INGOT_HOME": str(home)})
-    window.wait("Models")
-    window.keys("Escape")
-    window.wait("Write a message")
-    window.send(b"ABC\r/new\rxyz")
-    window.wait(r"│\s*xyz *│")
-    window.wait("Waits for a model")
-    window.keys("Escape")  # else a second message would be refused
-    window.wait("Waits for a model", gone=True)
-    window.send(b"\x7f\x7f\x7fone\x0atwo\x1b\rthree")  # backspaces, ctrl+j, alt+enter
-    window.wait(r"│\s*one *│\n[^\n]*two *│\n[^\n]*three *│")
-    window.keys("C-q")
-    window.wait("code=0")
-    with ChatStore.open(home / "data" / "chats.db") as store:
-        draft, sent = store.chats()
-        assert store.draft(draft.id) == "one\ntwo\nthree"
-        assert [one.text for one in store.messages(sent.id)] == ["ABC"]
 
 
 def _send(window: Tmux, text: str) -> None:

@@ -8,13 +8,14 @@ import pytest
 from textual.command import CommandInput
 from textual.widgets import Input
 
-from app.tui.help import Commands, HelpScreen, Palette
+from app.tui.help import Commands, Palette
 from app.tui.screens.batch import BatchScreen
 from app.tui.screens.chats import ChatsScreen
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.find import FindScreen
 from app.tui.screens.models import ModelsScreen, ModelTable
 from app.tui.widgets.batch_form import BatchForm
+from app.tui.widgets.form import Check
 from tests.app.tui.bursts import PASTE, burst
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_find import hub  # noqa: F401
@@ -61,15 +62,12 @@ def written(text: str, typed: list[str]) -> str:
     return text
 
 
-@pytest.mark.parametrize("kind", ["chats", "models", "find", "palette", "help", "ask"])
-async def test_one_line(bare, hub, kind: str):  # noqa: F811
+@pytest.mark.parametrize("kind", ["chats", "palette", "ask"])
+async def test_one_line(bare, kind: str):
     draw = random.Random(kind)
     made = {
         "chats": lambda: ChatsScreen(bare.services.store),
-        "models": ModelsScreen,
-        "find": FindScreen,
         "palette": lambda: Palette(providers=[Commands]),
-        "help": lambda: HelpScreen(bare.screen),
         "ask": lambda: AskScreen("Name"),
     }[kind]
     async with bare.run_test(size=(100, 30)) as pilot:
@@ -121,6 +119,32 @@ async def test_enter_runs_the_command_that_was_typed(bare):
         await wait_until(lambda: isinstance(bare.focused, CommandInput))
         await burst(pilot, *"theme nord", "enter")
         await wait_until(lambda: bare.theme == "nord")
+
+
+async def test_fields_of_a_form(bare):
+    """Enter goes on to the next one, also within a burst."""
+    names = ("input", "field", "template", "limit", "model", "system")
+    async with bare.run_test(size=(120, 50)) as pilot:
+        screen = BatchScreen()
+        bare.show(screen)
+        await wait_until(lambda: isinstance(bare.focused, Input))
+        await pilot.pause()
+        await burst(pilot, *(key for name in names for key in (*f"zq{name}", "enter")))
+        form = screen.query_one(BatchForm)
+        assert [form.text_of(name) for name in names] == [f"zq{name}" for name in names]
+
+
+async def test_behind_keys_that_lead_elsewhere(bare, hub):  # noqa: F811
+    async with bare.run_test(size=(100, 30)) as pilot:
+        screen = FindScreen()
+        bare.show(screen)
+        await wait_until(lambda: isinstance(bare.focused, Input))
+        await pilot.pause()
+        line, box = bare.focused, screen.query(Check).first()
+        await burst(pilot, *"first", "tab", "space", "shift+tab", *"last")
+        assert (line.value.removeprefix("first"), box.value) == ("last", False)
+        await burst(pilot, "ctrl+u", *"first", "enter", *"last")
+        assert line.value == "firstlast"
 
 
 async def test_paths_key_by_key(bare):

@@ -24,18 +24,9 @@ class Tmux:
         command = shlex.join([sys.executable, "-m", "app", *arguments])
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         named = [f"{name}={value}" for name, value in {**kept, **env}.items()]
-        run = shlex.join(
-            [
-                "env",
-                "-i",
-                *named,
-                "TERM=tmux-256color",
-                "LANG=C.UTF-8",
-                "sh",
-                "-c",
-                f"{command}; echo code=$?; sleep 60",
-            ]
-        )
+        named += ["TERM=tmux-256color", "LANG=C.UTF-8"]
+        shown = f"{command}; echo code=$?; sleep 60"
+        run = shlex.join(["env", "-i", *named, "sh", "-c", shown])
         self._tmux("-f", "/dev/null", "new-session", "-d", *self._size, "-c", str(ROOT), run)
 
     def keys(self, *names: str) -> None:
@@ -46,17 +37,9 @@ class Tmux:
         """Type ``text`` as it is."""
         self._tmux("send-keys", "-l", text)
 
-    def send(self, sent: bytes) -> None:
-        """Send bytes at once, as a slow line or a program does."""
-        self._tmux("send-keys", "-H", *(f"{one:02x}" for one in sent))
-
-    def resize(self, width: int, height: int) -> None:
-        """Make the window another size."""
-        self._tmux("resize-window", "-x", str(width), "-y", str(height))
-
-    def screen(self, *, escapes: bool = False) -> str:
+    def screen(self) -> str:
         """What is shown."""
-        return self._tmux("capture-pane", "-p", *(["-e"] if escapes else []))
+        return self._tmux("capture-pane", "-p")
 
     def wait(self, pattern: str, seconds: float = 90.0, *, gone: bool = False) -> str:
         """Wait until the screen matches (or, ``gone``, no longer does); the screen."""
@@ -67,10 +50,6 @@ class Tmux:
                 return shown
             assert time.monotonic() < limit, f"waited for {pattern!r}:\n{shown}"
             time.sleep(0.05)
-
-    def pid(self) -> int:
-        """The shell's process; `ingot` is its child."""
-        return int(self._tmux("display-message", "-p", "#{pane_pid}"))
 
     def __enter__(self) -> "Tmux":
         return self
