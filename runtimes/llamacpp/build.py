@@ -44,8 +44,8 @@ from runtimes.llamacpp.source import (
     compilers,
     flag,
     gpu_of,
-    kit_for,
     require_built,
+    require_kit,
     sdist_path,
 )
 from runtimes.machine import processes
@@ -131,7 +131,7 @@ def plan_build(
     """
     asked = environment.get("CMAKE_ARGS", "")
     if gpu != NONE:
-        kit_for(gpu, environment)
+        require_kit(gpu, environment)
         asked = f"{asked} {flag(gpu)}".strip()
         environment = {**environment, **compilers(gpu, environment)}
     compiler = find_compiler(environment)
@@ -150,14 +150,11 @@ def plan_build(
 
 def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
     """The user's CMAKE_ARGS with our defaults; -DCMAKE_CXX_FLAGS there would hide $CXXFLAGS."""
-    words = shlex.split(asked)
     words = [
         f"{word} {' '.join(extra)}" if extra and word.startswith("-DCMAKE_CXX_FLAGS") else word
-        for word in words
+        for word in shlex.split(asked)
     ]
-    if not any(word.startswith(("-DLLAVA_BUILD=", "-DLLAVA_BUILD:")) for word in words):
-        words.append(_NO_VISION)
-    return shlex.join(words)
+    return shlex.join([_NO_VISION, *words])  # of two of a name, CMake takes the later
 
 
 def install(version: str, gpu: str | None, *, force: bool) -> None:

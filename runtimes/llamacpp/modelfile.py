@@ -79,22 +79,17 @@ class _Keys:
 
     def number(self, key: str, default: int = 0, least: int = 0, most: int = 2**32 - 1) -> int:
         """Return the largest of a value's entries, one a layer."""
-        return max(self._numbers(key, default, least, most))
+        return self.header.whole(f"{self.arch}.{key}", default, least, most)
 
     def by_layer(self, key: str, default: int, layers: int) -> list[int]:
-        values = self._numbers(key, default)
+        values = self.header.numbers(f"{self.arch}.{key}", default)
         return (values + values[-1:] * layers)[:layers]
-
-    def _numbers(self, key: str, default: int, least: int = 0, most: int = 2**32 - 1) -> list[int]:
-        value, name = self.raw(key, default), f"{self.arch}.{key}"
-        values = value if isinstance(value, list) else [value]
-        return [self.header.checked(name, one, least, most) for one in values]
 
 
 def read_gguf(path: Path) -> ModelFile:
     """Describe a GGUF file; raises ModelError."""
     header, parts = read_parts(path)
-    if not header.tensors:
+    if not (header.tensors and header.text("general.architecture")):
         raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
     return _described(header, path, sum(part.stat().st_size for part in parts), parts[1:])
 
@@ -109,7 +104,7 @@ def peek(start: bytes, path: Path, nbytes: int) -> ModelFile:
         raise ModelError(
             f"{path}: its first {len(start):,} bytes do not tell {visible(missing[0])}"
         )
-    if not header.data_bytes_expected:
+    if not header.data_begins:
         tokens = header.array_lengths.get("tokenizer.ggml.tokens", 0)
         header.array_lengths.setdefault("tokenizer.ggml.merges", tokens)
     return _described(header, path, nbytes)
@@ -120,8 +115,6 @@ def _described(
 ) -> ModelFile:
     keys = _Keys(header.text("general.architecture") or "", header)
     number = keys.number
-    if not keys.arch:
-        raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
     if len(keys.arch) > _LONGEST_NAME:
         raise header.damaged("general.architecture", f"has {len(keys.arch):,} characters")
     layers = number("block_count", 1, 1, _MOST_LAYERS)
@@ -175,12 +168,12 @@ def _described(
 
 def _kv_type(header: GgufHeader) -> KvType:
     """The types that `quantize --fits` has chosen; f16 for any other text."""
-    said = header.metadata.get(CACHE_KEY)
+    said = str(header.metadata.get(CACHE_KEY))
     try:
-        kv_pair(said if isinstance(said, str) else "")
+        kv_pair(said)
     except RequestError:
         return "f16"
-    return str(said)
+    return said
 
 
 def _scores_pairs(keys: _Keys, header: GgufHeader) -> bool:
@@ -210,18 +203,14 @@ def _main_type(header: GgufHeader) -> str:
 def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:
     """The window, and which layers keep no more than that."""
     pattern = _PATTERNS.get(keys.arch)
-    none: tuple[int | None, list[bool]] = (None, [False] * layers)
-    window = keys.number("attention.sliding_window") or (pattern.window if pattern else 0)
-    if pattern is None or not window:
-        return none
-    said = keys.raw("attention.sliding_window_pattern", pattern.period)
-    if isinstance(said, list):
-        return window, _flags(said, layers)
-    period = keys.number("attention.sliding_window_pattern", pattern.period)
-    if not period:
-        return none
-    dense = 0 if pattern.dense_first else period - 1
-    return window, [layer % period != dense for layer in range(layers)]
+    if pattern and (window := keys.number("attention.sliding_window") or pattern.window):
+        said = keys.raw("attention.sliding_window_pattern", pattern.period)
+        if isinstance(said, list):
+            return window, _flags(said, layers)
+        if period := keys.number("attention.sliding_window_pattern", pattern.period):
+            dense = 0 if pattern.dense_first else period - 1
+            return window, [layer % period != dense for layer in range(layers)]
+    return None, [False] * layers
 
 
 def _flags(said: list[Any], layers: int) -> list[bool]:

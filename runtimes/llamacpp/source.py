@@ -134,14 +134,13 @@ def require_built(gpu: str, wheel: Path) -> None:
         raise BuildError(f"llama.cpp was built without {gpu}: CMake left {flag(gpu)} out")
 
 
-def kit_for(gpu: str, environment: Mapping[str, str]) -> Kit:
-    """Raises BuildError for a name that is none, and for a kit that is not installed."""
+def require_kit(gpu: str, environment: Mapping[str, str]) -> None:
+    """Raise BuildError for a name that is none, and for a kit that is not installed."""
     kit = KITS.get(gpu)
     if kit is None:
         raise BuildError(f"--gpu must be one of {', '.join(KITS)} or {NONE}, not {gpu!r}")
     if shutil.which(kit.program, path=environment.get("PATH")) is None:
         raise BuildError(f"{kit.program} is not on the path: install {kit.install}")
-    return kit
 
 
 def gpu_of(cmake_args: str) -> str:

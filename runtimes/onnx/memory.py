@@ -7,7 +7,7 @@ from collections import defaultdict
 from math import prod
 
 from runtimes.backend import MemoryEstimate, StepCost
-from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph_file import WIDE, OnnxGraph, decoder_of, read_graph, shares_buffers
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
@@ -31,7 +31,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     """Everything; raises ModelError for a graph that cannot be read."""
     slots, context = settings.slots, settings.context or model.context_length
     graphs = graphs_of(model)
-    in_place = shares_buffers(model.path, read_json(model.path / GENAI_CONFIG))
+    in_place = shares_buffers(model.path)
     tokenizer = model.path / "tokenizer.json"
     tokenizer_bytes = tokenizer.stat().st_size if tokenizer.is_file() else 0
     # Of all layers, the slot cache [slots, kv heads, context, head size] and its mask. A graph that
@@ -55,8 +55,7 @@ def graphs_of(model: ModelFile) -> list[OnnxGraph]:
 
 def graph_of(model: ModelFile) -> OnnxGraph:
     """The folder's graph; raises ModelError."""
-    decoder = decoder_of(model.path, read_json(model.path / GENAI_CONFIG))
-    return read_graph(model.path / decoder["filename"])
+    return read_graph(model.path / decoder_of(model.path)["filename"])
 
 
 def weight_bytes(graph: OnnxGraph) -> int:

@@ -18,7 +18,7 @@ from runtimes.errors import ModelError, RequestError
 from runtimes.machine.processes import give_back
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.adapters import OnnxAdapters
-from runtimes.onnx.device_steps import open_steps
+from runtimes.onnx.device_steps import DeviceSteps
 from runtimes.onnx.graph import load_graph, load_wide
 from runtimes.onnx.kv import SlotCache
 from runtimes.onnx.lora import Product
@@ -59,9 +59,7 @@ class OnnxRunner:
         self._apart = False  # each row of a step is given to ``steps`` by itself
         lone_rows, place = False, None
         if graph.target:
-            self._steps = there = open_steps(
-                graph, graph.target, model_file, settings, slots, context
-            )
+            self._steps = there = DeviceSteps(graph, graph.target, model_file, settings, context)
             lone_rows, place = not there.kv.together, there.kv.mover.placed
         else:
             rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots

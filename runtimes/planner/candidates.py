@@ -8,11 +8,13 @@ from typing import Any, Self
 from runtimes.models.memory import DEFAULT_CONTEXT, estimate, gib, largest_slots
 from runtimes.models.modelfile import ModelFile, RuntimeName
 from runtimes.models.registry import backend_of
-from runtimes.planner.plan import TRIAL_TOKENS, Alternative, PlanWorkload, Profile
+from runtimes.planner.plan import TRIAL_TOKENS, Alternative, Figures, PlanWorkload, Profile
 from runtimes.settings import FlashAttention, KvType, RunnerSettings
 
 ROWS = (4, 8, 16, 32)  # numbers of slots that a batch may get
 _FEW = 4
+# Settings that candidates differ in, as they are for a runtime that does not have them.
+_PLAIN = {"unified_kv": False, "kv_type": "f16", "gpu_layers": 0, "device_sampling": False}
 _SHARE = 0.75  # of the free memory; the prefix cache and the rest of the machine need some
 
 
@@ -113,87 +115,61 @@ class Candidate:
             return most
         return largest_slots(self.model, self.sized(task, 1), task.usable, most)
 
-    def describe(self) -> Alternative:
-        """This candidate without figures."""
-        return Alternative(self.model.path.name, self.model.runtime, self.settings)
+    def describe(self, figures: Figures | None = None, failure: str | None = None) -> Alternative:
+        """This candidate with what was found of it."""
+        model = self.model
+        return Alternative(model.path.name, model.runtime, self.settings, figures, failure)
 
 
 def candidates(models: Iterable[ModelFile], task: PlanTask) -> list[Candidate]:
     """Every file with every layout, on all cores. What was fixed is fixed in all of them."""
-    # With one row the two layouts are the same thing.
-    layouts = (False, True) if task.row_counts[-1] > 1 else (False,)
     device = task.overrides.device or "auto"
     found = []
     for model in models:
+        knows = backend_of(model).knows
         both = device == "auto" and model.runtime in task.gpus
         # A device that is named is used; the processor alone has no layers elsewhere.
-        named = device not in ("auto", "cpu")
-        layers_to_try = (-1, 0) if both else (-1,) if named else (0,)
+        layers = (-1, 0) if both else (0,) if device in ("auto", "cpu") else (-1,)
+        packed = task.profile == "memory" and model.packs_kv and model.kv_type == "f16"
+        tried: dict[str, tuple[Any, ...]] = {
+            # With one row the two layouts are the same thing.
+            "unified_kv": (False, True) if task.row_counts[-1] > 1 else (False,),
+            # What the file was made for, else half the bytes where memory counts most.
+            "kv_type": ("q8_0" if packed else model.kv_type,),
+            "gpu_layers": layers,
+            "device_sampling": (False,),
+        }
+        for name, plain in _PLAIN.items():
+            fixed = getattr(task.overrides, name) if name in knows else plain
+            if fixed is not None:
+                tried[name] = (fixed,)
         # Where no layers are counted, the whole model is here or there.
-        places = (
-            (device, "cpu") if both and "gpu_layers" not in backend_of(model).knows else (device,)
-        )
-        packed = task.profile == "memory" and model.packs_kv
-        choices = itertools.product(
-            _values(model, task, "unified_kv", False, layouts),
-            _values(model, task, "kv_type", "f16", (_cache(model, packed=packed),)),
-            _values(model, task, "gpu_layers", 0, layers_to_try),
-            _values(model, task, "device_sampling", False, (False,)),
-            places,
-        )
-        for unified, kv_type, layers, sampling, place in choices:
+        tried["device"] = (device, "cpu") if both and "gpu_layers" not in knows else (device,)
+        for values in itertools.product(*tried.values()):
             settings = RunnerSettings(
                 threads=task.overrides.threads or task.cores,
-                unified_kv=unified,
-                kv_type=kv_type,
-                gpu_layers=layers,
-                device=place,
-                device_sampling=sampling,
+                **dict(zip(tried, values, strict=True)),
             )
             found.append(Candidate(model, settings))
     return found
 
 
-def _cache(model: ModelFile, *, packed: bool) -> KvType:
-    """The type that the file was made for, else half the bytes where memory counts most."""
-    return "q8_0" if packed and model.kv_type == "f16" else model.kv_type
-
-
-def _values(
-    model: ModelFile, task: PlanTask, name: str, unknown: Any, free: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """List the values of a setting to try: ``unknown`` where the runtime does not have it, what was
-    fixed, or all that is ``free``."""
-    if name not in backend_of(model).knows:
-        return (unknown,)
-    fixed = getattr(task.overrides, name)
-    return free if fixed is None else (fixed,)
-
-
-def sampling_variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
-    """Vary a candidate: the likeliest tokens found on the GPU, where the model runs on one and
-    nothing is fixed."""
-    if "device_sampling" not in backend_of(candidate.model).knows or not candidate.on_gpu(task):
-        return []
-    if task.overrides.device_sampling is not None:
-        return []
-    return [_changed(candidate, device_sampling=True)]
-
-
-def thread_variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
-    """Vary a candidate: fewer threads, where there are more than two cores to choose among.
+def variants(candidate: Candidate, task: PlanTask) -> list[Candidate]:
+    """Other ways to run a candidate, where nothing is fixed: with fewer threads, where there are
+    more than two cores to choose among; with the likeliest tokens found on the GPU, where the model
+    runs on one.
 
     One core less leaves room for the rest of the machine; half of them is what memory bandwidth
     feeds on many processors.
     """
-    if task.overrides.threads or task.cores <= 2:
-        return []
-    fewer = sorted({task.cores - 1, max(1, task.cores // 2)}, reverse=True)
-    return [_changed(candidate, threads=threads) for threads in fewer]
-
-
-def _changed(candidate: Candidate, **settings: Any) -> Candidate:
-    return replace(candidate, settings=replace(candidate.settings, **settings))
+    fixed, changes = task.overrides, list[dict[str, Any]]()
+    if not fixed.threads and task.cores > 2:
+        fewer = sorted({task.cores - 1, task.cores // 2}, reverse=True)
+        changes += [{"threads": threads} for threads in fewer]
+    knows = backend_of(candidate.model).knows
+    if fixed.device_sampling is None and "device_sampling" in knows and candidate.on_gpu(task):
+        changes.append({"device_sampling": True})
+    return [replace(candidate, settings=replace(candidate.settings, **one)) for one in changes]
 
 
 def split_by_memory(

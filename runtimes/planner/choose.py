@@ -1,7 +1,7 @@
 """The choice among measured candidates: pure functions of figures and sizes."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from runtimes.models.registry import backend_of
@@ -56,12 +56,8 @@ def best_of(measured: Sequence[Measured], task: PlanTask) -> Measured:
 
 def slots_for(one: Measured, task: PlanTask) -> int:
     """How many slots the chosen candidate gets, never more than memory allows."""
-    if task.overrides.slots:
-        return task.overrides.slots
-    if task.workload == "chat":
-        return 1
-    if task.profile in ("memory", "latency"):
-        return min(task.row_counts[-1], one.most_slots)
+    if len(task.row_counts) == 1:
+        return min(*task.row_counts, one.most_slots)
     rows = [n for n in one.figures.decode_tps if n <= one.most_slots]
     if not rows:
         return one.most_slots
@@ -89,24 +85,37 @@ def reasons(
     task: PlanTask,
     slots: int,
     beside: Measured | None = None,
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """Why, in sentences with figures.
 
     ``beside`` is the chosen one as it was measured in the same round as ``others``, where that was
     not the round of its own figures: figures of two rounds are not to be compared.
     """
-    lines = [_speed_line(chosen, beside or chosen, others, task)]
+    yield _speed_line(chosen, beside or chosen, others, task)
     if task.workload == "batch" and not task.overrides.slots:
-        lines.append(_slots_line(chosen, task, slots))
+        yield _slots_line(chosen, task, slots)
     if task.profile == "memory":
-        lines.append("the smallest of those with at least half of the best speed")
-    lines += [line for line in (_threads_line(chosen, task), _kv_line(chosen, task)) if line]
+        yield "the smallest of those with at least half of the best speed"
+    settings, cores = chosen.candidate.settings, task.cores
+    threads = settings.threads or cores
+    if task.overrides.threads:
+        pass  # as was asked
+    elif threads == cores:
+        yield f"{threads} thread{'s' if threads > 1 else ''}: one a core that may be used"
+    else:
+        yield f"{threads} threads were faster than one on each of {cores} cores"
+    if "kv_type" in backend_of(chosen.candidate.model).knows and not task.overrides.kv_type:
+        if settings.kv_type == "f16":
+            yield (
+                "keys and values f16: smaller types change answers and are used only with --kv-type"
+            )
+        else:
+            yield f"keys and values {settings.kv_type}, about half of what f16 takes"
     if chosen.figures.scatter > BUSY:
-        lines.append(
+        yield (
             f"samples scattered by {chosen.figures.scatter:.0%}: the machine was busy; "
             "`--again` on a quiet one is surer"
         )
-    return tuple(lines)
 
 
 def _speed_line(
@@ -144,24 +153,6 @@ def _slots_line(chosen: Measured, task: PlanTask, slots: int) -> str:
         f"; memory allows {chosen.most_slots}" if chosen.most_slots < max(task.row_counts) else ""
     )
     return f"{slots} slots: rows that run together do {tried}{limit}"
-
-
-def _threads_line(chosen: Measured, task: PlanTask) -> str | None:
-    if task.overrides.threads:
-        return None
-    threads = chosen.candidate.settings.threads or task.cores
-    if threads == task.cores:
-        return f"{threads} thread{'s' if threads > 1 else ''}: one a core that may be used"
-    return f"{threads} threads were faster than one on each of {task.cores} cores"
-
-
-def _kv_line(chosen: Measured, task: PlanTask) -> str | None:
-    candidate = chosen.candidate
-    if "kv_type" not in backend_of(candidate.model).knows or task.overrides.kv_type:
-        return None
-    if candidate.settings.kv_type == "f16":
-        return "keys and values f16: smaller types change answers and are used only with --kv-type"
-    return f"keys and values {candidate.settings.kv_type}, about half of what f16 takes"
 
 
 def spread(values: Sequence[float]) -> float:

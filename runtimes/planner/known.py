@@ -16,7 +16,7 @@ from runtimes.errors import ModelError
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry
-from runtimes.models.modelfile import ModelFile, fingerprint, reading
+from runtimes.models.modelfile import ModelFile, files_of, fingerprint, reading
 from runtimes.models.registry import MODULES
 from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import SHORT_PROMPT, Plan
@@ -90,7 +90,7 @@ def made_plans() -> list[MadePlan]:
 def fingerprint_of(model: ModelFile) -> str:
     """``fingerprint``, remembered for a file that has not been changed or replaced."""
     path = model.path.resolve()
-    stamp = _stamp(path, *model.further)
+    stamp = _stamp(model)
     entry: Any = load_state(_SEEN).get(str(path))
     if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
         return str(entry[1])
@@ -118,14 +118,13 @@ def _keys(models: Sequence[ModelFile], task: PlanTask, powers: Iterable[int]) ->
         yield hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _stamp(path: Path, *further: Path) -> str:
+def _stamp(model: ModelFile) -> str:
     """Names, sizes and times of everything in it, and which file it is: one that is put into the
     place of another may have its size, and may have been given its time."""
-    files = sorted(p for p in path.rglob("*") if p.is_file()) or [path, *further]
     digest = hashlib.sha256()
-    with reading(path):
-        for file in files:
+    with reading(model.path):
+        for file in files_of(model):
             status = file.stat()
             own = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-            digest.update(f"{file} {own}\n".encode())
+            digest.update(f"{file.name} {own}\n".encode())
     return digest.hexdigest()[:32]

@@ -1,11 +1,12 @@
 """Trials: every candidate briefly, then the best few longer and in turn."""
 
 import contextlib
+import itertools
 import logging
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from runtimes.errors import ModelError
@@ -15,13 +16,12 @@ from runtimes.planner.candidates import (
     Candidate,
     PlanTask,
     candidates,
-    sampling_variants,
     split_by_memory,
-    thread_variants,
+    variants,
 )
 from runtimes.planner.choose import Measured, best_of, finalists, reasons, score, slots_for, spread
 from runtimes.planner.plan import TRIAL_PROMPT, Alternative, Figures, Plan
-from runtimes.planner.trial import Trial, TrialError, load_trial
+from runtimes.planner.trial import Sample, Trial, TrialError, load_trial
 from runtimes.settings import RunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -40,55 +40,54 @@ Progress = Callable[[str], None]
 Contender = tuple[Candidate, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Tokens a second in one round: of one prompt's prefill, and of all rows decoding together."""
+# One sample of each in turn.
+Round = dict[Contender, Sample]
 
-    prefill: dict[Candidate, float] = field(default_factory=dict)
-    decode: dict[Contender, float] = field(default_factory=dict)
-    depth: dict[Candidate, int] = field(default_factory=dict)  # the least that was measured
 
-    def measure(self, trial: Trial, candidate: Candidate, counts: Iterable[int]) -> None:
-        """Take a sample with each number of rows. Raises TrialError."""
-        for rows in counts:
-            # One prompt's prefill does not depend on the rows that decode afterwards.
-            sample = trial.sample(0 if candidate in self.prefill else TRIAL_PROMPT, rows)
-            if sample.prefill_tps is not None:
-                self.prefill[candidate] = sample.prefill_tps
-            self.decode[candidate, rows] = sample.decode_tps
-            self.depth[candidate] = min(self.depth.get(candidate, sample.depth), sample.depth)
-
-    def score(self, contender: Contender, task: PlanTask) -> float:
-        """Higher is better; see ``choose.score``."""
-        candidate, rows = contender
-        return score(Figures(self.prefill[candidate], {rows: self.decode[contender]}), task)
+def measure(trial: Trial, candidate: Candidate, counts: Iterable[int]) -> Round:
+    """A sample with each number of rows. Raises TrialError."""
+    found: Round = {}
+    prefill_tps = None
+    for rows in counts:
+        # One prompt's prefill does not depend on the rows that decode afterwards.
+        sample = trial.sample(0 if prefill_tps else TRIAL_PROMPT, rows)
+        prefill_tps = prefill_tps or sample.prefill_tps
+        found[candidate, rows] = replace(sample, prefill_tps=prefill_tps)
+    return found
 
 
 def without_drift(rounds: Sequence[Round]) -> list[Round]:
     """The rounds as if the machine had been equally fast in all of them."""
-    whole = [who for who in rounds[0].decode if all(who in one.decode for one in rounds)]
-    usual = {who: statistics.median(one.decode[who] for one in rounds) for who in whole}
+    whole = set(rounds[0]).intersection(*rounds)
+    usual = {who: statistics.median(one[who].decode_tps for one in rounds) for who in whole}
     steady = []
     for one in rounds:
-        drift = statistics.median(one.decode[who] / usual[who] for who in whole) if whole else 1.0
-        prefill = {candidate: tps / drift for candidate, tps in one.prefill.items()}
-        steady.append(Round(prefill, {who: tps / drift for who, tps in one.decode.items()}))
+        speeds = [one[who].decode_tps / usual[who] for who in whole]
+        drift = statistics.median(speeds or [1.0])
+        steady.append({who: sample.slowed(drift) for who, sample in one.items()})
     return steady
 
 
 def figures_of(candidate: Candidate, rounds: Sequence[Round]) -> Figures:
     """The candidate's median round, drift divided out; the scatter is that of the raw samples."""
-    rows = sorted({n for one in rounds for own, n in one.decode if own == candidate})
-    steady = without_drift(rounds)
-    decode = {n: _taken((candidate, n), steady) for n in rows}
-    raw = [[one.prefill[candidate] for one in rounds if candidate in one.prefill]]
-    raw += [_taken((candidate, n), rounds) for n in rows]
+    raw, steady = (_by_rows(candidate, some) for some in (rounds, without_drift(rounds)))
+    whole = max(raw, key=lambda rows: len(raw[rows]))  # in as many rounds as the candidate was
+    prefill = [sample.prefill_tps for sample in raw[whole]]
+    decode = [[sample.decode_tps for sample in samples] for samples in raw.values()]
     return Figures(
-        statistics.median(one.prefill[candidate] for one in steady if candidate in one.prefill),
-        {n: statistics.median(values) for n, values in decode.items()},
-        max(map(spread, raw)),
-        min((one.depth[candidate] for one in rounds if candidate in one.depth), default=0),
+        statistics.median(sample.prefill_tps for sample in steady[whole]),
+        {rows: statistics.median(one.decode_tps for one in steady[rows]) for rows in sorted(raw)},
+        max(map(spread, [prefill, *decode])),
+        min(sample.depth for samples in raw.values() for sample in samples),
     )
+
+
+def _by_rows(candidate: Candidate, rounds: Sequence[Round]) -> dict[int, list[Sample]]:
+    found: dict[int, list[Sample]] = {}
+    for (own, rows), sample in itertools.chain.from_iterable(one.items() for one in rounds):
+        if own == candidate:
+            found.setdefault(rows, []).append(sample)
+    return found
 
 
 def remaining(
@@ -96,16 +95,16 @@ def remaining(
 ) -> list[Contender]:
     """List the candidates of ``among`` that may still be the best, the best so far first."""
     steady = without_drift(rounds)
-    scores = {who: statistics.median(_scores(who, steady, task)) for who in among}
-    ranked = sorted(scores, key=lambda who: -scores[who])
-    return [who for who in ranked if scores[who] >= _BEHIND * scores[ranked[0]]]
+    found = {who: statistics.median(scores(who, steady, task)) for who in among}
+    ranked = sorted(found, key=lambda who: -found[who])
+    return [who for who in ranked if found[who] >= _BEHIND * found[ranked[0]]]
 
 
 def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: PlanTask) -> bool:
     """Whether more rounds would hardly change which of ``ranked`` is the best, or by how much."""
-    leader = _scores(ranked[0], rounds, task)
+    leader = scores(ranked[0], rounds, task)
     for contender in ranked[1:]:
-        pairs = zip(leader, _scores(contender, rounds, task), strict=True)
+        pairs = zip(leader, scores(contender, rounds, task), strict=True)
         ahead = [math.log(first / other) for first, other in pairs]
         error = statistics.stdev(ahead) / math.sqrt(len(ahead))
         if error > _FINE and statistics.mean(ahead) < _SURE * error:
@@ -113,12 +112,11 @@ def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: PlanT
     return True
 
 
-def _scores(contender: Contender, rounds: Sequence[Round], task: PlanTask) -> list[float]:
-    return [one.score(contender, task) for one in rounds if contender in one.decode]
-
-
-def _taken(contender: Contender, rounds: Sequence[Round]) -> list[float]:
-    return [one.decode[contender] for one in rounds if contender in one.decode]
+def scores(contender: Contender, rounds: Sequence[Round], task: PlanTask) -> list[float]:
+    """Of each round; see ``choose.score``."""
+    samples = [one[contender] for one in rounds if contender in one]
+    rows = contender[1]
+    return [score(Figures(one.prefill_tps, {rows: one.decode_tps}), task) for one in samples]
 
 
 # How many tokens a step may have: measured on the chosen file alone.
@@ -197,7 +195,7 @@ def make_plan(
     if not fit:
         _raise_for_memory(found, task)
     search = _Search(task, progress)
-    search.failures += [replace(c.describe(), failure=why) for c, why in refused]
+    search.failures += [c.describe(failure=why) for c, why in refused]
     search.screen(fit)
     search.compare()
     return search.plan()
@@ -209,7 +207,7 @@ class _Search:
     def __init__(self, task: PlanTask, progress: Progress) -> None:
         self._task = task
         self._progress = progress
-        self._screened: dict[Candidate, Round] = {}  # each candidate by itself
+        self._screened: dict[Candidate, Measured] = {}  # each candidate by itself
         self._final: list[Candidate] = []
         self._rounds: list[Round] = []  # of the final candidates
         self.failures: list[Alternative] = []
@@ -218,11 +216,10 @@ class _Search:
         """One sample of each. Raises ModelError when none can be measured."""
         rows = self._task.base_rows
         for candidate in found:
-            sample = Round()
             try:
                 with self._load(candidate, rows) as trial:
-                    sample.measure(trial, candidate, [rows])
-                self._screened[candidate] = sample
+                    sample = measure(trial, candidate, [rows])
+                self._screened[candidate] = self._measured(candidate, [sample])
             except TrialError as error:
                 self._fail(candidate, error)
         self._require_one()
@@ -233,8 +230,8 @@ class _Search:
         Raises ModelError when all that could be measured before have died by now.
         """
         task = self._task
-        final = [m.candidate for m in finalists([*self._screening().values()], task)]
-        self._final = final + thread_variants(final[0], task) + sampling_variants(final[0], task)
+        final = [m.candidate for m in finalists([*self._screened.values()], task)]
+        self._final = final + variants(final[0], task)
         with contextlib.ExitStack() as stack:
             trials: dict[Candidate, Trial] = {}
             for candidate in self._final:
@@ -255,11 +252,11 @@ class _Search:
         """Rounds over all that may still be the best, until it is clear which is."""
         left = [(candidate, rows) for candidate in trials for rows in self._rows(candidate)]
         while left and len(self._rounds) < MOST_ROUNDS:
-            self._rounds.append(Round())
+            self._rounds.append({})
             for candidate in dict.fromkeys(candidate for candidate, _ in left):
                 counts = [rows for own, rows in left if own == candidate]
                 try:
-                    self._rounds[-1].measure(trials[candidate], candidate, counts)
+                    self._rounds[-1] |= measure(trials[candidate], candidate, counts)
                 except TrialError as error:
                     self._fail(candidate, error)
                     left = [who for who in left if who[0] != candidate]
@@ -279,21 +276,18 @@ class _Search:
     def plan(self) -> Plan:
         """The choice among what was measured."""
         task = self._task
-        there = {candidate for one in self._rounds for candidate in one.prefill}
+        there = {candidate for one in self._rounds for candidate, _ in one}
         final = {c: self._measured(c, self._rounds) for c in self._final if c in there}
-        screened = self._screening()
-        measured = {**screened, **final}.values()
+        measured = {**self._screened, **final}.values()
         chosen = best_of([*(final.values() or measured)], task)
         slots = slots_for(chosen, task)
         candidate, model = chosen.candidate, chosen.candidate.model
         prefill_tps = chosen.figures.prefill_tps
         step, step_why = step_size(candidate, task, slots, prefill_tps, self._progress)
-        others, beside = [*final.values()], None
-        if len(final) < 2:  # alone in the rounds: by the screening
-            beside = screened.get(candidate)
-            others = [*screened.values()] if beside else []
-        why = reasons(chosen, others, task, slots, beside)
-        looked_at = [replace(m.candidate.describe(), figures=m.figures) for m in measured]
+        alone = len(final) < 2 and candidate in self._screened  # in the rounds
+        others = self._screened if alone else final
+        why = reasons(chosen, [*others.values()], task, slots, others[candidate])
+        looked_at = [m.candidate.describe(m.figures) for m in measured]
         return Plan(
             workload=task.workload,
             profile=task.profile,
@@ -306,9 +300,6 @@ class _Search:
             alternatives=(*looked_at, *self.failures),
             depth=task.depth,
         )
-
-    def _screening(self) -> dict[Candidate, Measured]:
-        return {own: self._measured(own, [sample]) for own, sample in self._screened.items()}
 
     def _measured(self, candidate: Candidate, rounds: Sequence[Round]) -> Measured:
         fit = candidate.slots_that_fit(self._task, max(self._task.row_counts))
@@ -326,10 +317,9 @@ class _Search:
         """Forget a candidate that died: none of its figures counts."""
         self._screened.pop(candidate, None)
         for one in self._rounds:
-            one.prefill.pop(candidate, None)
-            for who in [who for who in one.decode if who[0] == candidate]:
-                del one.decode[who]
-        self.failures.append(replace(candidate.describe(), failure=str(error)))
+            for who in [who for who in one if who[0] == candidate]:
+                del one[who]
+        self.failures.append(candidate.describe(failure=str(error)))
 
 
 def _raise_for_memory(found: Sequence[Candidate], task: PlanTask) -> NoReturn:

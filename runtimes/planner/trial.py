@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runtimes.errors import RuntimeMissingError
 from runtimes.machine.linechild import LineChild, LineChildError
@@ -27,9 +27,13 @@ class TrialError(Exception):
 class Sample:
     """Tokens a second at the trial's depth, extrapolated to it where it could not be filled."""
 
-    prefill_tps: float | None  # of one prompt; None where it was not timed
+    prefill_tps: float  # of one prompt; 0 where it was not timed
     decode_tps: float  # of all rows that decoded together
     depth: int  # tokens behind which the sample was taken
+
+    def slowed(self, by: float) -> Self:
+        """As it would be without the part that a whole round was faster."""
+        return replace(self, prefill_tps=self.prefill_tps / by, decode_tps=self.decode_tps / by)
 
 
 class Trial(LineChild):

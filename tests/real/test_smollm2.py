@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -18,7 +17,6 @@ from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.app import stopping
-from tests.app.tui.tmux import Tmux
 from tests.quantize.conftest import run_quantize
 from tests.support import read_rows
 
@@ -141,19 +139,3 @@ def test_a_batch_that_is_killed_again_and_again(
     calm = tmp_path / "calm.jsonl"
     assert ingot("batch", rows, calm, "--model", published, *flags).returncode == 0
     assert calm.read_bytes() == out.read_bytes()
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_a_chat_in_a_terminal(published: Path, home: Path, tmp_path: Path) -> None:
-    sampling = {"INGOT_SAMPLING_TEMPERATURE": "0", "INGOT_SAMPLING_MAX_TOKENS": str(TOKENS)}
-    env = {"INGOT_HOME": str(home), **sampling}
-    with Tmux(tmp_path / "tmux", 100, 30) as window:
-        window.start("chat", str(published), env=env)
-        window.wait("smollm2-")  # in the header, once the model is loaded
-        window.type(QUESTIONS[0])
-        window.wait(r"gravity\?")
-        window.keys("Enter")
-        window.wait("Gravity is a ")
-        window.wait("maximum length")  # the answer is longer
-        window.keys("C-q")
-        window.wait("code=0")

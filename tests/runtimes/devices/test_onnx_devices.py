@@ -23,12 +23,11 @@ from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMis
 from runtimes.models.registry import read_model
 from runtimes.onnx import device_steps
 from runtimes.onnx.device import target_of
-from runtimes.onnx.device_steps import DeviceCache, rows_are_right
+from runtimes.onnx.device_steps import DeviceCache
 from runtimes.onnx.runner import OnnxRunner
-from runtimes.request import Completion, Request, SamplingParams
+from runtimes.request import SamplingParams
 from runtimes.runner import Logits, StepRow, StepRows, TopKLogits, require_full_logits
 from runtimes.settings import RunnerSettings
-from runtimes.worker.engine import WorkerEngine
 from tests.runtimes.devices.crossings import Crossings
 from tests.runtimes.devices.opened import PROCESSOR, halved, opened, step
 from tests.runtimes.machine import tiny_onnx
@@ -60,10 +59,6 @@ def history(runner: OnnxRunner) -> list[Logits]:
     return [*found, runner.score(PROMPTS[4])]
 
 
-def texts(engine: Engine | WorkerEngine) -> list[Completion]:
-    return [stream.result(300) for stream in [engine.submit(Request(p, GREEDY)) for p in PROMPTS]]
-
-
 def test_logits_are_the_processors(folder: Path, device: str) -> None:
     with opened(folder, "cpu") as runner:
         expected = history(runner)
@@ -91,21 +86,6 @@ def test_what_a_slot_holds_goes_to_another_and_to_the_processor(folder: Path, de
         assert there.kv.save(0) == b""
 
 
-def test_a_worker_and_a_session(folder: Path, device: str, tmp_path: Path) -> None:
-    kept = tmp_path / "chat.session"
-    settings = RunnerSettings(slots=1, context=90, device=device)
-    with Engine.load(folder, settings) as engine:
-        first = texts(engine)[3]
-        told = [*PROMPTS[3], *first.token_ids]
-        assert engine.save_session(told, kept) > len(PROMPTS[3])
-        on = engine.submit(Request(told, GREEDY)).result(300).token_ids
-    # A worker does not take the processor for a device.
-    kind = Engine if device == PROCESSOR.name else WorkerEngine
-    with kind.load(folder, settings) as worker:
-        assert len(worker.load_session(kept)) > len(PROMPTS[3])
-        assert worker.submit(Request(told, GREEDY)).result(300).token_ids == on
-
-
 def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
     folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,10 +93,10 @@ def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
     with opened(folder, device) as runner:
         counted = Crossings(monkeypatch)
         assert isinstance(runner.kv, DeviceCache)
-        for view in itertools.chain(*runner.kv._views):
+        for tensor in itertools.chain(*runner.kv._there):
             if device == PROCESSOR.name:
-                at = view.tensor.data_ptr()
-                counted.there.append(range(at, at + view.tensor.tensor_size_in_bytes()))
+                at = tensor.data_ptr()
+                counted.there.append(range(at, at + tensor.tensor_size_in_bytes()))
         for slot, wanted in ((0, 0), (1, 1), (2, 3)):
             step(runner, StepRow(slot, 0, PROMPTS[2], wanted))
         assert sum(counted.taken.values()) == (1 + 3) * row
@@ -178,16 +158,13 @@ def test_no_node_of_a_step_carries_the_cache_or_the_weights(
     assert all(size <= 60 for size in sizes), sizes
 
 
-def test_rows_of_different_lengths_are_tried(folder: Path, device: str) -> None:
-    """Right on the processor. ONNX Runtime 1.27 for WebGPU takes all for as long as the longest."""
+def test_which_rows_go_together(folder: Path, device: str) -> None:
     target, model = target_of(device), read_model(folder)
     assert target is not None
-    right = rows_are_right(target, model, np.float32)
-    assert right == (device == PROCESSOR.name)
     settings = RunnerSettings(slots=2, context=20, device=device)
     for given in (settings, replace(settings, slots=1), replace(settings, reproducible=True)):
         with contextlib.closing(OnnxRunner(model, given)) as runner:
-            together = given == settings and target.provider.addresses and right
+            together = given == settings and target.provider.addresses
             assert runner.capabilities.lone_rows != together
 
 

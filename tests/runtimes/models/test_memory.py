@@ -55,29 +55,21 @@ def test_estimates_are_what_processes_take(pebble_file: Path) -> None:
 def test_estimates_of_other_caches(gguf: Path) -> None:
     wide = replace(PLAIN, slots=16, context=1024, batch=64)
     packed = replace(wide, kv_type="q4_0")
-    many = replace(packed, slots=64)
-    # The cache has no room for such steps.
-    long_steps = replace(PLAIN, slots=2, context=256, batch=8192)
     budget = replace(PLAIN, slots=8, context=1024, unified_kv=True, kv_tokens=2048)
-    rows = memory_check(gguf, (wide, packed, many, long_steps, budget))
+    rows = memory_check(gguf, (wide, packed, budget))
     for row in rows:
         assert abs(row.estimate.total - row.measured) <= 0.1 * row.measured + NOISE, row
-    first, second, third, *_ = rows
+    first, second, _ = rows
     saved = first.estimate.kv - second.estimate.kv
     assert saved > 20 * MIB
     assert abs((first.measured - second.measured) - saved) <= 0.1 * saved + NOISE
-    # What is kept of every cell is half as much as small keys and values themselves.
-    grown = third.measured - second.measured
-    assert third.estimate.total - second.estimate.total == pytest.approx(grown, rel=0.07)
 
 
 SHAPES = {
     "llama": {"hidden": 576, "feed_forward": 1536, "heads": 9, "kv_heads": 3, "head_dim": 64},
     "qwen3": {"hidden": 512, "feed_forward": 512, "heads": 32, "kv_heads": 4, "head_dim": 128},
-    "gemma2": {"hidden": 2304, "feed_forward": 9216, "heads": 8, "kv_heads": 4, "head_dim": 256},
     "gemma3": {"hidden": 640, "feed_forward": 2048, "heads": 4, "kv_heads": 1, "head_dim": 256},
 }
-WINDOWS = {"gemma2": 4096, "gemma3": 512}
 
 
 @pytest.mark.parametrize("flash", [True, False])
@@ -86,15 +78,13 @@ def test_llama_cpps_own_sums(
     arch: str, flash: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Compute buffer and lengths of the caches, as a load that allocates nothing reports them."""
-    extra = {"attention.sliding_window": WINDOWS[arch]} if arch in WINDOWS else {}
+    extra = {"attention.sliding_window": 512} if arch == "gemma3" else {}
     path = write_sparse_gguf(
         tmp_path / "m.gguf", arch, layers=6, vocab=49152, extra=extra, **SHAPES[arch]
     )
     model = read_model(path)
     for slots, context, batch, unified in (
-        (1, 512, 512, False),
         (4, 8192, 512, False),
-        (4, 4096, 64, False),
         (8, 1024, 128, True),
         (32, 300, 32, False),
     ):
@@ -199,14 +189,12 @@ def test_a_budget_for_all_slots_is_what_counts(gguf: Path) -> None:
 def test_the_largest_settings_fit_and_one_more_does_not(pebble_file: Path) -> None:
     model = read_model(pebble_file)
     free = estimate(model, asked(6, 700)).total + 1000
-    slots = largest_slots(model, asked(1, 700), free)
-    assert slots == 6
+    assert largest_slots(model, asked(1, 700), free) == 6
     context = largest_context(model, asked(3, 700), free)
     assert estimate(model, asked(3, context)).total <= free
     if context + 256 < model.context_length:
         assert estimate(model, asked(3, context + 256)).total > free
     assert largest_slots(model, asked(1, 700), 1000) == 0
-    assert largest_context(model, asked(1, 700), 1000) == 0
 
 
 def test_what_fits_is_said_as_flags_and_is_true(pebble_file: Path) -> None:
