@@ -129,8 +129,9 @@ def flag(gpu: str) -> str:
 def require_built(gpu: str, wheel: Path) -> None:
     """Raise BuildError for a wheel without the library of this kind: CMake takes options that it
     does not know, and says nothing."""
-    names = zipfile.ZipFile(wheel).namelist()
-    if not any(Path(name).name.startswith((f"libggml-{gpu}.", f"ggml-{gpu}.")) for name in names):
+    names = (Path(name).name for name in zipfile.ZipFile(wheel).namelist())
+    ours = (f"libggml-{gpu}.", f"ggml-{gpu}.")  # every wheel has the headers of all kinds
+    if not any(name.startswith(ours) and not name.endswith(".h") for name in names):
         raise BuildError(f"llama.cpp was built without {gpu}: CMake left {flag(gpu)} out")
 
 

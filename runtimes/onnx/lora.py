@@ -231,7 +231,8 @@ def _pairs(path: Path, header: GgufHeader) -> dict[str, Pair]:
     names = {name.removesuffix(end) for name in infos for end in _ENDS if name.endswith(end)}
     others = infos.keys() ^ {name + end for name in names for end in _ENDS}
     if others or not names:
-        raise ModelError(f"{path}: {min(others, default='no matrix')} is no part of an adapter")
+        found = min(others, default="no matrix")
+        raise ModelError(f"{path}: {found} is no part of an adapter, or missing")
     alpha = header.real("adapter.lora.alpha")
     pairs = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

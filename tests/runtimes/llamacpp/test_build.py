@@ -202,11 +202,11 @@ def test_llama_cpp_knows_the_options(original: dict[str, str]) -> None:
 def test_a_wheel_without_what_was_asked_for_is_refused(tmp_path: Path) -> None:
     wheel = tmp_path / "one.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name in ("include/ggml-cuda.h", "include/ggml-hip.h", "lib/libggml-cuda.so"):
+        for name in ("include/ggml-cuda.h", "include/ggml-vulkan.h", "lib/libggml-cuda.so"):
             archive.writestr(name, "")
     require_built("cuda", wheel)
-    with pytest.raises(BuildError, match="without hip: CMake left -DGGML_HIP=ON out"):
-        require_built("hip", wheel)
+    with pytest.raises(BuildError, match="without vulkan: CMake left -DGGML_VULKAN=ON out"):
+        require_built("vulkan", wheel)
 
 
 def test_a_kind_that_is_none() -> None:
