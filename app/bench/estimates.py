@@ -28,8 +28,7 @@ from runtimes.planner.candidates import (
     variants,
 )
 from runtimes.planner.plan import WORKLOADS, Plan, PlanWorkload, Profile
-from runtimes.planner.search import Round, make_plan, measure, scores, without_drift
-from runtimes.planner.trial import load_trial
+from runtimes.planner.search import Round, load_trial, make_plan, measure, scores, without_drift
 from runtimes.settings import RunnerSettings
 
 _MIB = 2**20
@@ -120,7 +119,7 @@ _PROFILE: Profile = "balanced"
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One setting of the sweep; scores as ``runtimes.planner.choose.score`` defines them."""
+    """One setting of the sweep; scores as ``runtimes.planner.candidates.score`` defines them."""
 
     candidate: Candidate
     slots: int

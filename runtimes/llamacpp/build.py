@@ -35,15 +35,16 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import IngotError
-from runtimes.llamacpp.patches import fingerprint, prepared
 from runtimes.llamacpp.source import (
     KITS,
     NONE,
     TESTED_VERSION,
     BuildError,
     compilers,
+    fingerprint,
     flag,
     gpu_of,
+    prepared,
     require_built,
     require_kit,
     sdist_path,

@@ -98,7 +98,7 @@ def peek(start: bytes, path: Path, nbytes: int) -> ModelFile:
     """Describe a file of ``nbytes``, of which only the first are here. Its tokenizer is taken to
     have as many merges as tokens where it is cut off. Raises ModelError when they do not say."""
     header = read_start(start, str(path))
-    arch = header.text("general.architecture", "")
+    arch = header.text("general.architecture")
     needed = [f"{arch}.{key}" for key in ("block_count", "embedding_length", "context_length")]
     if missing := [key for key in needed if key not in header.metadata]:
         raise ModelError(

@@ -135,9 +135,9 @@ class GgufHeader:
             return float(value)
         raise self.damaged(key, f"is {value!r:.60}, not a number")
 
-    def text(self, key: str, default: str | None = None) -> str | None:
+    def text(self, key: str) -> str | None:
         """A text."""
-        value = self.value(key, default)
+        value = self.value(key)
         if value is None or isinstance(value, str):
             return value
         raise self.damaged(key, f"is {value!r:.60}, not a text")

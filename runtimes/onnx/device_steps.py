@@ -9,6 +9,7 @@ its own.
 import logging
 import struct
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,9 @@ from runtimes.onnx.steps import Steps, singly
 from runtimes.runner import (
     Logits,
     SavedKv,
+    StepLogits,
     StepRow,
+    StepRows,
     TopKLogits,
     consecutive_runs,
     joined,
@@ -158,10 +161,7 @@ class Mover:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = 1  # all that these graphs do is done on the device
-
-        def opened(content: bytes) -> Any:
-            return open_session(content, options, target)
-
+        opened = partial(open_session, options=options, target=target)
         self._zeros = opened(zeros(nbytes))
         self._copy = opened(copy(len(graph.cache), nbytes))
         self._same = opened(same(nbytes))
@@ -328,7 +328,7 @@ class DeviceSteps(Steps):
         given = logits.shape()[1]
         return kv.mover.picked(logits, range(max(given - wanted, 0), given))
 
-    def decode(self, rows: Sequence[StepRow]) -> Logits | TopKLogits:
+    def decode(self, rows: StepRows) -> StepLogits:
         """See ``Steps.decode``."""
         together = self.kv.together
         passes = consecutive_runs(rows, full=self.kv.full()) if together else [[r] for r in rows]
@@ -337,7 +337,7 @@ class DeviceSteps(Steps):
         few = self.likeliest and bool(asked) and all(0 < most < LIKELIEST for most in asked)
         return joined([self._decode(part, few) for part in passes])
 
-    def _decode(self, rows: Sequence[StepRow], few: bool) -> Logits | TopKLogits:
+    def _decode(self, rows: StepRows, few: bool) -> StepLogits:
         """A pass for slots that lie side by side, or for one slot."""
         kv, slots = self.kv, range(rows[0].slot, rows[-1].slot + 1)
         # Rows that are thrown away write one position past what their slots hold, where the next

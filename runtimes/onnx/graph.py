@@ -39,7 +39,7 @@ class CacheTensor:
     @property
     def nbytes(self) -> int:
         """Of one token."""
-        return self.kv_heads * self.head_dim * np.dtype(self.dtype).itemsize
+        return int(self.kv_heads * self.head_dim * np.dtype(self.dtype).itemsize)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from runtimes.onnx.graph_file import (
 
 MASK = "lora.mask"
 # The builder's names for weights, by those of GGUF files
-_PRODUCT = re.compile(r"/model/layers\.(\d+)/(?:attn|mlp)/(\w+)/MatMul(?:_Q\d+)?")
+_PRODUCT = re.compile(r"(?:/model/layers\.(\d+)/(?:attn|mlp))?/(\w+)/MatMul(?:_Q\d+)?")
 _ROLES = {
     "qkv_proj": "attn_qkv",
     "q_proj": "attn_q",
@@ -45,8 +45,8 @@ _ROLES = {
     "gate_proj": "ffn_gate",
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
+    "lm_head": "output",
 }
-_HEAD = re.compile(r"/lm_head/MatMul(?:_Q\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,10 @@ def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
     """The products that adapters may change."""
     found = []
     for one in graph.nodes:
-        layer, shape = _PRODUCT.fullmatch(one.name), _shape(graph, one)
-        if layer and layer[2] in _ROLES:
-            role = f"blk.{layer[1]}.{_ROLES[layer[2]]}"
-        elif _HEAD.fullmatch(one.name):
-            role = "output"
-        else:
+        named, shape = _PRODUCT.fullmatch(one.name), _shape(graph, one)
+        if not named or named[2] not in _ROLES or shape is None or not one.outputs:
             continue
-        if shape is None or not one.outputs:
-            continue
+        role = f"blk.{named[1]}.{_ROLES[named[2]]}" if named[1] else _ROLES[named[2]]
         inputs, outputs = shape
         parts = {role: outputs}
         if role.endswith(".attn_qkv"):

@@ -3,7 +3,7 @@
 Measured on onnxruntime 1.31.1 with the graphs of onnxruntime-genai 0.18's builder.
 """
 
-from collections import defaultdict
+from collections import Counter
 from math import prod
 
 from runtimes.backend import MemoryEstimate, StepCost
@@ -73,24 +73,26 @@ def weight_bytes(graph: OnnxGraph) -> int:
         if node.kind == "Cast" and node.inputs and node.inputs[0] in graph.initializers
         for output in node.outputs
     }
-    users: dict[str, set[tuple[str, int]]] = defaultdict(set)
     made = (name for node in graph.nodes if node.kind == "Constant" for name in node.outputs)
     constants = {*graph.initializers, *made}
+    packed, folded = Counter[str](), set[str]()  # how often, and what also has a copy
     for node in graph.nodes:
         if widened.keys() & set(node.outputs):
             continue
-        constant = all(name in constants for name in node.inputs)
-        kind = "folded" if constant and node.kind in _FOLDED else node.kind
-        for position, name in enumerate(node.inputs):
-            users[widened.get(name, name)].add((kind, position))
-    wide = set(widened.values())
-    return sum(
-        _kept(tensor.nbytes, users[name])
-        if name not in wide
-        # In twice the bytes, and the copy itself.
-        else _kept(2 * tensor.nbytes, users[name]) + 2 * tensor.nbytes
-        for name, tensor in graph.initializers.items()
-    )
+        names = [widened.get(name, name) for name in node.inputs]
+        if node.kind in _FOLDED and constants.issuperset(node.inputs):
+            folded.update(names)
+        elif node.kind in _MATMULS:
+            for position, name in enumerate(names[1:], 1):
+                sums = (node.kind, position) == ("MatMulNBits", 2)
+                packed[name] = max(packed[name], 2 if sums else 1)
+    total = 0
+    for name, tensor in graph.initializers.items():
+        nbytes = tensor.nbytes * (packed[name] + (name in folded) or 1)
+        if name in widened.values():  # in twice the bytes, and the copy itself
+            nbytes = 2 * (nbytes + tensor.nbytes)
+        total += nbytes
+    return total
 
 
 def step_cost(model: ModelFile) -> StepCost | None:
@@ -116,16 +118,6 @@ def step_cost(model: ModelFile) -> StepCost | None:
     return StepCost(nbytes, sum(products[:-1]), products[-1]) if len(products) > 1 else None
 
 
-def _kept(nbytes: int, users: set[tuple[str, int]]) -> int:
-    packed = copies = 0
-    for kind, position in users:
-        if kind in _MATMULS and position >= 1:
-            packed = max(packed, 2 if (kind, position) == ("MatMulNBits", 2) else 1)
-        elif kind == "folded":
-            copies = 1
-    return nbytes * (packed + copies if packed + copies else 1)
-
-
 def _compute_bytes(
     model: ModelFile, graph: OnnxGraph, slots: int, context: int, batch: int, in_place: bool
 ) -> int:
@@ -140,8 +132,8 @@ def _compute_bytes(
     tokens = min(batch, context)
     scores = 0 if in_place else 2 * model.heads * tokens * context
     attention = (model.heads + 2 * model.kv_heads) * model.head_dim
-    wide = model.feed_forward or _widest(model, graph)
-    activations = int(_ARENA_FACTOR * tokens * (3 * wide + 4 * model.hidden + 5 * attention))
+    wide = 3 * _widest(model, graph)
+    activations = int(_ARENA_FACTOR * tokens * (wide + 4 * model.hidden + 5 * attention))
     logits = (slots + (SCORED_CHUNK if graph.pruned else 2 * tokens)) * model.vocab_size
     return _FLOAT * (activations + scores + logits)
 

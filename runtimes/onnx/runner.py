@@ -24,14 +24,7 @@ from runtimes.onnx.kv import SlotCache
 from runtimes.onnx.lora import Product
 from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps, singly
 from runtimes.onnx.tokenizer import OnnxTokenizer
-from runtimes.runner import (
-    Capabilities,
-    Logits,
-    StepRow,
-    StepRows,
-    TopKLogits,
-    require_full_logits,
-)
+from runtimes.runner import Capabilities, Logits, StepLogits, StepRow, StepRows, require_full_logits
 from runtimes.settings import RunnerSettings, outputs_at_once
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
@@ -103,7 +96,7 @@ class OnnxRunner:
             steps, reopen = self._steps, partial(_reopen, self._steps, model_file, settings)
             steps.adapters = self.adapters = OnnxAdapters(model_file, reopen, steps.forget, place)
 
-    def execute(self, rows: StepRows) -> Logits | TopKLogits:
+    def execute(self, rows: StepRows) -> StepLogits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
         try:
             for row in rows:
@@ -159,7 +152,7 @@ class OnnxRunner:
         """A copy of the logits."""
         return require_full_logits(self._run(rows)).copy()
 
-    def _run(self, rows: StepRows) -> Logits | TopKLogits:
+    def _run(self, rows: StepRows) -> StepLogits:
         """Decode rows of a token each together."""
         return self._steps_for(rows, len(rows), self._wide_rows).decode(rows)
 

@@ -38,7 +38,9 @@ def main(path: str, settings: str) -> int:
     backend_of(model).import_library()
     before, _ = _resident()
     repacked = _Repacked()
-    logging.getLogger(own("runtimes.llamacpp.native")).addHandler(repacked)
+    log = logging.getLogger(own("runtimes.llamacpp.native"))
+    log.addHandler(repacked)
+    log.setLevel(logging.DEBUG)
     runner = load_runner(model, RunnerSettings(**json.loads(settings)))
     length = _fill(runner)
     for _ in range(2):
@@ -53,10 +55,7 @@ def main(path: str, settings: str) -> int:
 class _Repacked(logging.Handler):
     """Adds up the weights that llama.cpp says it keeps in a layout of its own."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.nbytes = 0
-        logging.getLogger(own("runtimes.llamacpp.native")).setLevel(logging.DEBUG)
+    nbytes = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Every line of llama.cpp's log passes here."""

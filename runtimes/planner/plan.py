@@ -5,7 +5,7 @@ Workloads: ``chat`` is one conversation whose turn is 256 prompt tokens and 128 
 stand behind the plan's depth: the tokens that a row's KV cache holds already. A plan's speeds hold
 for this depth alone, since attention reads every key and value of the cache in every step.
 
-Profiles, as ``runtimes.planner.choose`` applies them:
+Profiles, as ``runtimes.planner.candidates`` applies them:
 
 - ``balanced``: the fastest for the workload; no more slots than bring 2%.
 - ``latency``: the shortest turn of a row by itself, whatever the workload; prefill may keep

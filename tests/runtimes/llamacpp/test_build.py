@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import subprocess
@@ -17,8 +16,18 @@ import pytest
 from runtimes.errors import IngotError
 from runtimes.llamacpp import build, source
 from runtimes.llamacpp.build import GCC_AMX_FLAGS, find_compiler, plan_build
-from runtimes.llamacpp.patches import ATTENTION, OPS, PLAN, VULKAN, prepared
-from runtimes.llamacpp.source import KITS, BuildError, flag, gpu_of, require_built
+from runtimes.llamacpp.source import (
+    ATTENTION,
+    KITS,
+    OPS,
+    PLAN,
+    VULKAN,
+    BuildError,
+    flag,
+    gpu_of,
+    prepared,
+    require_built,
+)
 from runtimes.machine.installed import find_installed
 
 VERSION = source.TESTED_VERSION
@@ -156,26 +165,18 @@ def tile_configuration_stores(source_file: str, flags: tuple[str, ...], folder: 
 
 
 GGML = "vendor/llama.cpp/ggml"
-AMX, OPTIONS = f"{GGML}/src/ggml-cpu/amx/mmq.cpp", f"{GGML}/CMakeLists.txt"
 
 
 @pytest.fixture(scope="module")
-def original() -> dict[str, str]:
-    """Files of the source distribution."""
-    wanted, found = {AMX, OPTIONS, VULKAN, OPS, PLAN}, dict[str, str]()
-    with tarfile.open(source.sdist_path()) as archive:
-        for member in archive:
-            name = member.name.partition("/")[2]
-            if name in wanted and (stream := archive.extractfile(member)):
-                found[name] = stream.read().decode()
-            if len(found) == len(wanted):
-                break  # to unpack the rest takes seconds
-    return found
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source, as it is compiled for Vulkan."""
+    return prepared(source.sdist_path(), "vulkan", tmp_path_factory.mktemp("source"))
 
 
 @pytest.mark.skipif(_gcc() is None, reason="the fault is in GCC's code for x86-64")
-def test_gcc_keeps_the_amx_tile_configuration(original: dict[str, str], tmp_path: Path) -> None:
-    assert {0, 16, 48} <= tile_configuration_stores(original[AMX], GCC_AMX_FLAGS, tmp_path)
+def test_gcc_keeps_the_amx_tile_configuration(folder: Path, tmp_path: Path) -> None:
+    code = (folder / GGML / "src/ggml-cpu/amx/mmq.cpp").read_text()
+    assert {0, 16, 48} <= tile_configuration_stores(code, GCC_AMX_FLAGS, tmp_path)
 
 
 @pytest.mark.parametrize("gpu", KITS)
@@ -193,9 +194,10 @@ def test_a_kind_of_gpu_needs_its_kit(tmp_path: Path, gpu: str) -> None:
     assert plan.key != plan_build(VERSION, environment).key
 
 
-def test_llama_cpp_knows_the_options(original: dict[str, str]) -> None:
+def test_llama_cpp_knows_the_options(folder: Path) -> None:
     """CMake takes one that it does not know, and builds for the processor alone."""
-    options = set(re.findall(r"^option\((GGML_\w+)", original[OPTIONS], re.MULTILINE))
+    said = (folder / GGML / "CMakeLists.txt").read_text()
+    options = set(re.findall(r"^option\((GGML_\w+)", said, re.MULTILINE))
     assert {flag(gpu).removeprefix("-D").removesuffix("=ON") for gpu in KITS} <= options
 
 
@@ -215,31 +217,18 @@ def test_a_kind_that_is_none() -> None:
     assert plan_build(VERSION, PLAIN, "none") == plan_build(VERSION, PLAIN)
 
 
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source, as it is compiled for Vulkan."""
-    return prepared(source.sdist_path(), "vulkan", tmp_path_factory.mktemp("source"))
-
-
-def test_vulkan_leaves_out_what_old_headers_lack(unpacked: Path, original: dict[str, str]) -> None:
-    old = original[VULKAN].splitlines()
-    new = (unpacked / VULKAN).read_text().splitlines()
-    # Without the extension no word of it is left; with it the file is as it was.
-    begin = new.index("#ifdef VK_EXT_layer_settings")
-    middle = new.index("#else", begin)
-    end = new.index("#endif", middle)
-    assert not any("layer_setting_info" in one for one in new[:begin] + new[middle:])
-    assert new[:begin] + new[begin + 1 : middle] + new[end + 1 :] == old
-
-
-def test_attention_is_ours_and_all_else_as_it_was(unpacked: Path, original: dict[str, str]) -> None:
-    target = unpacked / Path(OPS).with_name("ingot-attention.h")
+def test_the_changes_are_made_and_nothing_else(folder: Path) -> None:
+    target = folder / Path(OPS).with_name("ingot-attention.h")
     assert target.read_bytes() == ATTENTION.read_bytes()
-    for name, more in ((OPS, 6), (PLAN, 2)):
-        old, new = original[name].splitlines(), (unpacked / name).read_text().splitlines()
-        kinds = [line[0] for line in difflib.unified_diff(old, new, n=0)][2:]
-        assert kinds.count("+") - kinds.count("-") == more
-        assert kinds.count("-") <= 1
+    texts = {name: (folder / name).read_text() for name in (OPS, PLAN, VULKAN)}
+    for change in source._FOR_ATTENTION + source._FOR_VULKAN:
+        assert texts[change.file].count(change.now) == 1
+        texts[change.file] = texts[change.file].replace(change.now, change.was)
+    # Without the extension no word of it is left.
+    vulkan = (folder / VULKAN).read_text()
+    without = re.sub(r"#ifdef VK_EXT_layer_settings\n.*?#else\n", "", vulkan, flags=re.S)
+    assert "layer_setting_info" not in without
+    assert vulkan.count("#ifdef VK_EXT_layer_settings") == 1
 
 
 def test_a_version_with_another_attention_stays_as_it_is(
