@@ -38,28 +38,32 @@ class _Pattern:
     """Every ``period``-th layer attends to everything: the last of them, or the first."""
 
     period: int  # 0: the file itself must say
-    dense_first: bool = False
-    window: int = 0  # what the architecture takes when the file does not say
+    dense_first: bool
+    window: int  # what the architecture takes when the file does not say
 
 
 # An architecture that is not listed attends to everything in llama.cpp, whatever its file says of a
-# window (llama and phi3, for two).
+# window (llama and phi3, for two). The others, one a line: ``_Pattern``.
+_LISTED = """
+afmoe        4 last     0
+cohere2      4 last     0
+cohere2moe   4 first    0
+exaone-moe   4 last   128
+exaone4      4 last     0
+gemma2       2 last  4096
+gemma3       6 last     0
+gemma3n      5 last     0
+gemma4       0 last     0
+gpt-oss      2 last     0
+laguna       4 first    0
+mellum       4 last     0
+olmo2        4 last     0
+plamo3       8 last     0
+smallthinker 4 first 4096
+"""
 _PATTERNS = {
-    "afmoe": _Pattern(4),
-    "cohere2": _Pattern(4),
-    "cohere2moe": _Pattern(4, dense_first=True),
-    "exaone-moe": _Pattern(4, window=128),
-    "exaone4": _Pattern(4),
-    "gemma2": _Pattern(2, window=4096),
-    "gemma3": _Pattern(6),
-    "gemma3n": _Pattern(5),
-    "gemma4": _Pattern(0),
-    "gpt-oss": _Pattern(2),
-    "laguna": _Pattern(4, dense_first=True),
-    "mellum": _Pattern(4),
-    "olmo2": _Pattern(4),
-    "plamo3": _Pattern(8),
-    "smallthinker": _Pattern(4, dense_first=True, window=4096),
+    name: _Pattern(int(period), dense == "first", int(window))
+    for name, period, dense, window in map(str.split, _LISTED.strip().splitlines())
 }
 
 

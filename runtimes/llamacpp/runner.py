@@ -271,8 +271,7 @@ class LlamaRunner:
         parts = []
         for start in range(0, len(tokens), self._outputs):
             part = self._scored(tokens[start : start + self._outputs], start)
-            if (behind := first - start) < len(part):
-                parts.append(part[max(behind, 0) :])
+            parts.append(part[max(first - start, 0) :])
         self.kv.trim(0, 0)
         return np.concatenate(parts)
 

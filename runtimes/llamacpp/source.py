@@ -60,9 +60,13 @@ def sdist_path(version: str = TESTED_VERSION) -> Path:
 
 def _download(version: str, folder: Path) -> Path:
     log.info("downloading the source of llama-cpp-python %s", version)
+    options = "--quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-python --dest"
     command = [
-        *("-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-        *("--no-deps", "--no-binary", "llama-cpp-python", "--dest", str(folder)),
+        "-m",
+        "pip",
+        "download",
+        *options.split(),
+        str(folder),
         f"llama-cpp-python=={version}",
     ]
     # pip unpacks the source to read its metadata: in our folder, which is removed after.

@@ -12,7 +12,7 @@ from typing import Any
 from runtimes.backend import Device
 from runtimes.errors import ModelError, RuntimeMissingError
 from runtimes.machine.gpus import find_gpus
-from runtimes.onnx.graph_file import FLOATS, INT64, any_size, constant, model, node, value_info
+from runtimes.onnx.graph_file import FLOATS, INT64, any_shape, constant, model, node, value_info
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +181,6 @@ def zeros(nbytes: int = 4) -> bytes:
     return model(
         [node("Expand", ("zero", "shape"), "made")],
         [value_info("shape", INT64, 4)],
-        [any_size("made", element, 4)],
+        [any_shape("made", element)],
         [constant("zero", element, 1, bytes(nbytes))],
     )

@@ -23,7 +23,7 @@ from runtimes.onnx.graph_file import (
     INT32,
     INT64,
     MICROSOFT,
-    any_size,
+    any_shape,
     constant,
     integer,
     model,
@@ -60,20 +60,14 @@ def _whole(name: str, *values: int) -> bytes:
 
 
 def copy(tensors: int, nbytes: int) -> bytes:
-    """``to.N`` has the first ``tokens`` [1] of ``from.N`` [rows, heads, context, size]."""
+    """``to.N`` has the first ``tokens`` [1] of ``from.N`` [..., context, size]."""
     element, names = FLOATS[nbytes], range(tensors)
     return model(
         [node("Slice", (f"from.{n}", "zero", "tokens", "axis"), f"to.{n}") for n in names],
-        [value_info("tokens", INT64, 1), *(any_size(f"from.{n}", element, 4) for n in names)],
-        [any_size(f"to.{n}", element, 4) for n in names],
-        [_whole("zero", 0), _whole("axis", 2)],
+        [value_info("tokens", INT64, 1), *(any_shape(f"from.{n}", element) for n in names)],
+        [any_shape(f"to.{n}", element) for n in names],
+        [_whole("zero", 0), _whole("axis", -2)],
     )
-
-
-def same(nbytes: int) -> bytes:
-    """``to`` [n, m] is what ``from`` is."""
-    element, copied = FLOATS[nbytes], node("Identity", ("from",), "to")
-    return model([copied], [any_size("from", element, 2)], [any_size("to", element, 2)])
 
 
 def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
@@ -86,12 +80,12 @@ def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
         node("Reshape", ("logits", "flat"), "all"),
         node("Gather", ("all", "rows"), "picked"),
     ]
-    outputs = [any_size("picked", element, 2)]
+    outputs = [any_shape("picked", element)]
     if likeliest:
         nodes.append(node("TopK", ("picked", "count"), ("values", "ids")))
-        outputs = [any_size("values", element, 2), any_size("ids", INT64, 2)]
+        outputs = [any_shape("values", element), any_shape("ids", INT64)]
         constants.append(_whole("count", likeliest))
-    inputs = [any_size("logits", element, 3), any_size("rows", INT64, 1)]
+    inputs = [any_shape("logits", element), any_shape("rows", INT64)]
     return model(nodes, inputs, outputs, constants)
 
 
@@ -105,12 +99,12 @@ def attention(heads: int, kv_heads: int, nbytes: int) -> bytes:
     return model(
         [node("GroupQueryAttention", inputs, outputs, attributes, MICROSOFT)],
         [
-            *(any_size(name, element, 3) for name in new),
-            *(any_size(name, element, 4) for name in past),
-            any_size("before", INT32, 1),
+            *(any_shape(name, element) for name in new),
+            *(any_shape(name, element) for name in past),
+            any_shape("before", INT32),
             value_info("all", INT32, 1),
         ],
-        [any_size("mixed", element, 3), *(any_size(name, element, 4) for name in present)],
+        [any_shape("mixed", element), *(any_shape(name, element) for name in present)],
     )
 
 
@@ -164,7 +158,7 @@ class Mover:
         opened = partial(open_session, options=options, target=target)
         self._zeros = opened(zeros(nbytes))
         self._copy = opened(copy(len(graph.cache), nbytes))
-        self._same = opened(same(nbytes))
+        self._copy_one = opened(copy(1, nbytes))
         nbytes = np.dtype(graph.logits_dtype).itemsize
         self._picked = opened(picked(vocab_size, nbytes))
         self.finds_likeliest = vocab_size > LIKELIEST
@@ -178,7 +172,8 @@ class Mover:
 
     def placed(self, matrix: Array) -> Any:
         """A copy of a matrix, with elements as keys and values have. Raises OutOfMemoryError."""
-        return _computed(self._same, {"from": matrix}, {"to": self.target.memory})[0]
+        given = {"from.0": matrix, "tokens": np.array([len(matrix)])}
+        return _computed(self._copy_one, given, {"to.0": self.target.memory})[0]
 
     def copy(self, source: Sequence[Tensor], target: Sequence[Tensor], tokens: int) -> list[Any]:
         """Copy the first tokens of one slot's arrays or tensors: into tensors, or into new ones in
@@ -299,10 +294,16 @@ class DeviceSteps(Steps):
         """As far as the graph's device computes right. Raises OutOfMemoryError or ModelError."""
         slots = max(settings.slots, 1)
         mover = Mover(graph, target, model.vocab_size)
+        dtype = graph.cache[0].dtype
         together = target.provider.addresses and slots > 1 and not settings.reproducible
+        if together and not rows_are_right(target, model, dtype):
+            log.warning(
+                "%s attends to rows wrongly that decode together: they go apart", target.name
+            )
+            together = False
         super().__init__(graph, DeviceCache(graph, mover, slots, context, together=together))
         self._vocab_size = model.vocab_size
-        self._whole_prompts = prompts_are_right(target, model, graph.cache[0].dtype)
+        self._whole_prompts = prompts_are_right(target, model, dtype)
         if not self._whole_prompts:
             text = "%s computes the attention of prompts wrongly: they go in token by token: slow"
             log.warning(text, target.name)
@@ -396,6 +397,8 @@ class DeviceSteps(Steps):
 # Keys and values are written in place, as steps do it: devices have kernels of their own for
 # that.
 _TOKENS = 80  # more than kernels take at a time
+_CONTEXT = _TOKENS + 16
+_LENGTHS = (5, _TOKENS, 30)  # of rows that go together
 _TOLERANCE = 0.05  # of values around 0.3; floats of 16 bits leave a tenth of it
 
 
@@ -405,31 +408,45 @@ def prompts_are_right(target: Target, model: ModelFile, dtype: Any) -> bool:
     Where kernels take a device for another than it is, keys are left out: those of ONNX Runtime
     1.27 for WebGPU are wrong on a device of software, whose subgroups have four lanes.
     """
+    return _is_right(target, model, dtype, (0,), _TOKENS)
+
+
+def rows_are_right(target: Target, model: ModelFile, dtype: Any) -> bool:
+    """Try the attention of rows of different lengths in one pass: WebGPU's takes all of them for
+    as long as the longest (ONNX Runtime 1.27)."""
+    return _is_right(target, model, dtype, _LENGTHS, 1)
+
+
+def _is_right(
+    target: Target, model: ModelFile, dtype: Any, lengths: Sequence[int], tokens: int
+) -> bool:
+    """For rows that hold so many tokens, and get so many more."""
+    rows, size = len(lengths), model.head_dim
+    new, kept = (rows, tokens, model.kv_heads * size), (rows, model.kv_heads, _CONTEXT, size)
+    shapes: dict[str, tuple[int, ...]] = {"key": new, "value": new}
+    shapes |= {"past.key": kept, "past.value": kept, "query": (rows, tokens, model.heads * size)}
     random = np.random.default_rng(0)
-    counts = {"query": model.heads, "key": model.kv_heads, "value": model.kv_heads}
-    given: dict[str, Any] = {
-        name: random.standard_normal((1, _TOKENS, count * model.head_dim)).astype(dtype)
-        for name, count in counts.items()
-    }
-    given |= {"before": np.array([_TOKENS - 1], np.int32), "all": np.array([_TOKENS], np.int32)}
+    given = {name: random.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+    given["before"] = np.array(lengths, np.int32) + np.int32(tokens - 1)
+    given["all"] = given["before"].max(keepdims=True) + np.int32(1)
     found = [_mixed(model, where, given) for where in (target, None)]
     worst = float(np.abs(found[0] - found[1]).max())
-    log.debug("attention of %d tokens on %s: off by %.5f", _TOKENS, target.name, worst)
+    what = f"{tokens} tokens of {rows} rows"
+    log.debug("attention of %s on %s: off by %.5f", what, target.name, worst)
     return worst <= _TOLERANCE
 
 
-def _mixed(model: ModelFile, target: Target | None, given: Mapping[str, Any]) -> Any:
+def _mixed(model: ModelFile, target: Target | None, given: dict[str, Any]) -> Any:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
     nbytes = given["query"].itemsize
     graph = attention(model.heads, model.kv_heads, nbytes)
-    kept = np.array([1, model.kv_heads, _TOKENS + 16, model.head_dim])
     try:
         session = open_session(graph, options, target)
-        empty = open_session(zeros(nbytes), options, target)
-        return _tried(session, empty, target.memory if target else _CPU, {**given, "shape": kept})
+        mover = open_session(copy(1, nbytes), options, target)
+        return _tried(session, mover, target.memory if target else _CPU, given)
     except Exception as error:  # onnxruntime's exceptions share no base class but Exception
         name = target.name if target else "the processor"
         said = f"ONNX Runtime cannot compute attention on {name}: {error}"
@@ -437,12 +454,13 @@ def _mixed(model: ModelFile, target: Target | None, given: Mapping[str, Any]) ->
         raise ModelError(said) from error.with_traceback(None)
 
 
-def _tried(session: Any, empty: Any, memory: tuple[Any, ...], given: dict[str, Any]) -> Any:
+def _tried(session: Any, mover: Any, memory: tuple[Any, ...], given: dict[str, Any]) -> Any:
     """Compute one step of the kernels' trial. Device memory allocated here is freed before the
     sessions that allocated it, as it must be."""
     made: dict[str, Any] = {"mixed": _CPU}  # bound first, it is the first output
-    shape = {"shape": given.pop("shape")}
     for part in ("key", "value"):
-        [there] = _computed(empty, shape, {"made": memory})
-        given[f"past.{part}"] = made[f"present.{part}"] = there
+        past = {"from.0": given[f"past.{part}"], "tokens": np.array([_CONTEXT])}
+        [there] = _computed(mover, past, {"to.0": memory})
+        given = {**given, f"past.{part}": there}
+        made[f"present.{part}"] = there
     return _computed(session, given, made)[0].numpy().astype(np.float32)

@@ -164,8 +164,8 @@ def _encoded(value: int) -> bytes:
     return bytes(found)
 
 
-# TensorProto.DataType -> bytes of an element
-_ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
+# TensorProto.DataType -> bytes of an element, where these are not 4
+_ELEMENT_BYTES = {2: 1, 3: 1, 4: 2, 5: 2, 7: 8, 9: 1, 10: 2, 11: 8, 13: 8, 16: 2}
 _DEFAULT_ELEMENT_BYTES = 4
 _MOST_SIZE = 2**63 - 1  # elements of a constant, and its bytes
 _MOST_DIMENSIONS = 16
@@ -330,9 +330,9 @@ def value_info(name: str, element: int, *shape: int | str) -> bytes:
     return encode(1, name) + encode(2, encode(1, encode(1, element) + encode(2, sizes)))
 
 
-def any_size(name: str, element: int, rank: int) -> bytes:
-    """An input or output whose sizes are found out by a run."""
-    return value_info(name, element, *(f"{name}.{i}" for i in range(rank)))
+def any_shape(name: str, element: int) -> bytes:
+    """An input or output whose sizes, and how many there are, are found out by a run."""
+    return encode(1, name) + encode(2, encode(1, encode(1, element)))
 
 
 def constant(name: str, element: int, count: int, data: bytes) -> bytes:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -241,7 +240,7 @@ def _pairs(path: Path, header: GgufHeader) -> dict[str, Pair]:
 
 
 def _matrix(path: Path, data: mmap.mmap, start: int, info: TensorInfo) -> Matrix:
-    kinds: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+    kinds = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
     if info.type_name not in kinds or len(info.shape) != 2:
         raise ModelError(f"{path}: {info.name} is no matrix of floats ({info.type_name})")
     at = start + info.offset

@@ -16,13 +16,13 @@ from runtimes.untrusted import check_whole, open_regular
 _MOST_BYTES = 256 * 2**20  # of a tokenizer.json; those of the largest vocabularies have 35 million
 # Before a prefix, a suffix and the middle, as Qwen, StarCoder, DeepSeek, Granite and CodeLlama call
 # them.
-_INFILL = (
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),
-    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"),
-)
+_INFILL = """
+<|fim_prefix|> <|fim_suffix|> <|fim_middle|>
+<fim_prefix> <fim_suffix> <fim_middle>
+<fim-prefix> <fim-suffix> <fim-middle>
+<\uff5cfim\u2581begin\uff5c> <\uff5cfim\u2581hole\uff5c> <\uff5cfim\u2581end\uff5c>
+\u2581<PRE> \u2581<SUF> \u2581<MID>
+"""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -62,8 +62,8 @@ class OnnxTokenizer:
     @cached_property
     def infill(self) -> tuple[int, int, int] | None:
         """See ``Tokenizer.infill``."""
-        for names in _INFILL:
-            found = [self._tokenizer.token_to_id(name) for name in names]
+        for names in _INFILL.strip().splitlines():
+            found = list(map(self._tokenizer.token_to_id, names.split()))
             if None not in found:
                 before, after, middle = found
                 return before, after, middle

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.machine.cpu import cpu_identity
@@ -47,10 +46,8 @@ def load_plan(models: Sequence[ModelFile], task: PlanTask, *, nearest: bool = Fa
     powers = range(max(own, _MOST_POWER) + 1) if nearest else (own,)
     plans = load_state(_PLANS)
     for key in _keys(models, task, sorted(powers, key=lambda power: abs(power - own))):
-        record = plans.get(key)
-        if not isinstance(record, dict):
-            continue
         try:
+            record = plans[key]
             plan = Plan.from_json(record["plan"])
             path = {fingerprint_of(model): str(model.path) for model in models}[record["file"]]
         except (KeyError, TypeError, ValueError, ModelError):
@@ -91,9 +88,9 @@ def fingerprint_of(model: ModelFile) -> str:
     """``fingerprint``, remembered for a file that has not been changed or replaced."""
     path = model.path.resolve()
     stamp = _stamp(model)
-    entry: Any = load_state(_SEEN).get(str(path))
-    if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
-        return str(entry[1])
+    match load_state(_SEEN).get(str(path)):
+        case [before, str(known)] if before == stamp:
+            return known
     found = fingerprint(model)
     save_entry(_SEEN, str(path), [stamp, found], _SEEN_KEPT)
     return found

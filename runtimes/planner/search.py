@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any
 
 from runtimes.errors import ModelError, RuntimeMissingError
 from runtimes.machine.linechild import LineChild, LineChildError
@@ -51,10 +51,6 @@ class Sample:
     prefill_tps: float  # of one prompt; 0 where it was not timed
     decode_tps: float  # of all rows that decoded together
     depth: int  # tokens behind which the sample was taken
-
-    def slowed(self, by: float) -> Self:
-        """As it would be without the part that a whole round was faster."""
-        return replace(self, prefill_tps=self.prefill_tps / by, decode_tps=self.decode_tps / by)
 
 
 class Trial(LineChild):
@@ -152,7 +148,12 @@ def without_drift(rounds: Sequence[Round]) -> list[Round]:
     for one in rounds:
         speeds = [one[who].decode_tps / usual[who] for who in whole]
         drift = statistics.median(speeds or [1.0])
-        steady.append({who: sample.slowed(drift) for who, sample in one.items()})
+        steady.append(
+            {
+                who: replace(s, prefill_tps=s.prefill_tps / drift, decode_tps=s.decode_tps / drift)
+                for who, s in one.items()
+            }
+        )
     return steady
 
 
@@ -232,10 +233,14 @@ def step_size(
     if task.overrides.batch or len(sizes) < 2:
         return task.overrides.batch or usual, []
     progress(f"trying steps of {', '.join(map(str, sizes))} tokens")
+    prompt = sizes[-1]
+    asked = replace(candidate.settings, slots=1, context=prompt + 8, batch=prompt)
     try:
-        found = _measure(candidate, sizes)
+        with Trial(candidate.model.path, asked) as trial:
+            rounds = [[trial.prefill(prompt, size) for size in sizes] for _ in range(_ROUNDS)]
     except TrialError:
         return usual, []
+    found = dict(zip(sizes, map(statistics.median, zip(*rounds, strict=True)), strict=True))
     tokens = choose_size(found, usual)
     tried = ", ".join(f"{tps:,.0f} tok/s by {n}" for n, tps in found.items())
     return tokens, [f"steps of up to {tokens} tokens: a prompt of {sizes[-1]} goes in at {tried}"]
@@ -259,19 +264,6 @@ def choose_size(prefill_tps: dict[int, float], usual: int) -> int:
     return max(chosen, usual) if chosen == max(prefill_tps) else chosen
 
 
-def _measure(candidate: Candidate, sizes: Sequence[int]) -> dict[int, float]:
-    """Tokens a second of one prompt of the largest size, in turn by steps of each: the median of
-    the rounds. Raises TrialError."""
-    prompt = sizes[-1]
-    samples: dict[int, list[float]] = {size: [] for size in sizes}
-    asked = replace(candidate.settings, slots=1, context=prompt + 8, batch=prompt)
-    with Trial(candidate.model.path, asked) as trial:
-        for _ in range(_ROUNDS):
-            for size in sizes:
-                samples[size].append(trial.prefill(prompt, size))
-    return {size: statistics.median(taken) for size, taken in samples.items()}
-
-
 def make_plan(
     models: Iterable[ModelFile], task: PlanTask, progress: Progress = logger.info
 ) -> Plan:
@@ -280,8 +272,11 @@ def make_plan(
     task = task.within(models)
     found = candidates(models, task)
     fit, refused = split_by_memory(found, task)
-    if not fit:
-        _raise_for_memory(found, task)
+    if not fit:  # an error for the candidate that needs the least, with what would fit
+        slots = task.overrides.slots or 1
+        least = min(found, key=lambda candidate: candidate.memory(task, slots))
+        said = f"may be used: three quarters of the {gib(task.free)} that are free"
+        require_fit(least.model, least.sized(task, slots), task.usable, said=said)
     search = _Search(task, progress)
     search.failures += [c.describe(failure=why) for c, why in refused]
     search.screen(fit)
@@ -323,9 +318,9 @@ class _Search:
         with contextlib.ExitStack() as stack:
             trials: dict[Candidate, Trial] = {}
             for candidate in self._final:
-                slots = max(self._rows(candidate))
                 try:
-                    trials[candidate] = stack.enter_context(self._load(candidate, slots))
+                    trial = self._load(candidate, self._rows(candidate)[-1])
+                    trials[candidate] = stack.enter_context(trial)
                 except TrialError as error:
                     self._fail(candidate, error)
             self._race(trials)
@@ -341,19 +336,18 @@ class _Search:
         left = [(candidate, rows) for candidate in trials for rows in self._rows(candidate)]
         while left and len(self._rounds) < MOST_ROUNDS:
             self._rounds.append({})
-            for candidate in dict.fromkeys(candidate for candidate, _ in left):
-                counts = [rows for own, rows in left if own == candidate]
+            for candidate in self._final:
+                counts = sorted(rows for own, rows in left if own == candidate)
                 try:
-                    self._rounds[-1] |= measure(trials[candidate], candidate, counts)
+                    if counts:
+                        self._rounds[-1] |= measure(trials[candidate], candidate, counts)
                 except TrialError as error:
                     self._fail(candidate, error)
                     left = [who for who in left if who[0] != candidate]
-            if len(self._rounds) < LEAST_ROUNDS or not left:
-                continue
-            left = remaining(self._rounds, left, self._task)
-            if len(left) == 1 or is_settled(without_drift(self._rounds), left, self._task):
-                break
-            left.sort(key=lambda who: (self._final.index(who[0]), who[1]))
+            if left and len(self._rounds) >= LEAST_ROUNDS:
+                left = remaining(self._rounds, left, self._task)
+                if len(left) == 1 or is_settled(without_drift(self._rounds), left, self._task):
+                    break
 
     def _rows(self, candidate: Candidate) -> list[int]:
         """Numbers of rows to measure it with: those that memory allows, and the screening's."""
@@ -408,12 +402,3 @@ class _Search:
             for who in [who for who in one if who[0] == candidate]:
                 del one[who]
         self.failures.append(candidate.describe(failure=str(error)))
-
-
-def _raise_for_memory(found: Sequence[Candidate], task: PlanTask) -> NoReturn:
-    """Raise OutOfMemoryError for the candidate that needs the least, with what would fit."""
-    slots = task.overrides.slots or 1
-    smallest = min(found, key=lambda candidate: candidate.memory(task, slots))
-    said = f"may be used: three quarters of the {gib(task.free)} that are free"
-    require_fit(smallest.model, smallest.sized(task, slots), task.usable, said=said)
-    raise AssertionError("a candidate was refused that fits")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +23,13 @@ from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RuntimeMis
 from runtimes.models.registry import read_model
 from runtimes.onnx import device_steps
 from runtimes.onnx.device import target_of
-from runtimes.onnx.device_steps import DeviceCache
+from runtimes.onnx.device_steps import DeviceCache, rows_are_right
 from runtimes.onnx.runner import OnnxRunner
 from runtimes.request import SamplingParams
 from runtimes.runner import Logits, StepRow, TopKLogits, require_full_logits
 from runtimes.settings import RunnerSettings
 from tests.runtimes.devices.crossings import Crossings
-from tests.runtimes.devices.opened import PROCESSOR, opened, step
+from tests.runtimes.devices.opened import PROCESSOR, halved, opened, step
 from tests.runtimes.machine import tiny_onnx
 
 # The processor as a device is named twice to ONNX Runtime, which says so.
@@ -116,13 +118,56 @@ def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
         assert sum(counted.given.values()) == 8 * copies  # how many tokens to copy
 
 
-def test_which_rows_go_together(folder: Path, device: str) -> None:
+def test_no_node_of_a_step_carries_the_cache_or_the_weights(
+    folder: Path, device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By ONNX Runtime's own profile: the nodes that it puts between devices."""
+    if device == PROCESSOR.name:
+        pytest.skip("there is nothing between the processor and itself")
+    import onnxruntime as ort
+
+    sessions: list[Any] = []
+    opening = ort.InferenceSession
+
+    def kept(graph: Any, options: Any, **others: Any) -> Any:
+        options.enable_profiling = True
+        # A number each: what it adds to the name is only the second.
+        options.profile_file_prefix = str(tmp_path / f"profile-{len(sessions)}")
+        sessions.append(opening(graph, options, **others))
+        return sessions[-1]
+
+    monkeypatch.setattr(ort, "InferenceSession", kept)
+    with opened(folder, device) as runner:
+        history(runner)
+    nodes = [
+        event["args"]
+        for session in sessions
+        for event in json.loads(Path(session.end_profiling()).read_text())
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+    ]
+    attention = [one["provider"] for one in nodes if one["op_name"] == "GroupQueryAttention"]
+    assert sum(one != "CPUExecutionProvider" for one in attention) > 20
+    sizes = [
+        int(np.prod(shape))
+        for one in nodes
+        if one["op_name"].startswith("Memcpy")
+        for output in one["output_type_shape"]
+        for shape in output.values()
+    ]
+    # An id, a mask of as many tokens as a context has, and a length; a slot's keys have 1,920.
+    assert all(size <= 60 for size in sizes), sizes
+
+
+def test_rows_of_different_lengths_are_tried(folder: Path, device: str) -> None:
+    """Right on the processor. ONNX Runtime 1.27 for WebGPU takes all for as long as the longest."""
     target, model = target_of(device), read_model(folder)
     assert target is not None
+    right = rows_are_right(target, model, np.float32)
+    assert right == (device == PROCESSOR.name)
     settings = RunnerSettings(slots=2, context=20, device=device)
     for given in (settings, replace(settings, slots=1), replace(settings, reproducible=True)):
         with contextlib.closing(OnnxRunner(model, given)) as runner:
-            together = given == settings and target.provider.addresses
+            together = given == settings and target.provider.addresses and right
             assert runner.capabilities.lone_rows != together
 
 
@@ -140,6 +185,25 @@ def test_no_room_on_the_device(folder: Path, device: str) -> None:
         pass
     with opened(folder, device) as runner:  # and the next one goes
         assert len(step(runner, StepRow(0, 0, PROMPTS[0], 1))) == 1
+
+
+def test_a_device_without_half_precision_does_not_say_that_it_has_no_room(
+    folder: Path, device: str, tmp_path: Path
+) -> None:
+    """SwiftShader has none; a device that has it runs the graph."""
+    halved(folder, tmp_path)
+    with opened(tmp_path, "cpu") as runner:
+        expected = step(runner, StepRow(0, 0, PROMPTS[0], 1))
+    refused = ""
+    try:
+        with opened(tmp_path, device) as runner:
+            found = step(runner, StepRow(0, 0, PROMPTS[0], 1))
+    except ModelError as error:  # which OutOfMemoryError is not
+        refused = str(error)
+    if refused:
+        assert "requires f16" in refused
+    else:
+        np.testing.assert_allclose(found, expected, atol=0.05)
 
 
 def test_rows_go_together_beside_one_that_is_full(folder: Path, device: str) -> None:

@@ -80,6 +80,25 @@ def test_texts_are_the_processors(
 
 
 @pytest.mark.timeout(600)
+def test_a_session_of_the_device_goes_on_there_and_on_the_processor(
+    gguf: Path, device: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "chat.session"
+    with Engine.load(gguf, RunnerSettings(slots=1, context=512, device=device)) as engine:
+        ids = engine.encode_chat([{"role": "user", "content": "Tell me a story about a fox."}])
+        first = engine.generate([ids], GREEDY)[0]
+        told = [*ids, *first.token_ids]
+        assert engine.save_session(told, kept) > len(ids)
+        on = engine.submit(Request(told, GREEDY)).result(300)
+    for where in (device, "cpu"):
+        with Engine.load(gguf, RunnerSettings(slots=1, context=512, device=where)) as engine:
+            assert len(engine.load_session(kept)) > len(ids)
+            found = engine.submit(Request(told, GREEDY)).result(300)
+            assert found.usage.cached_tokens > len(ids)
+            near_ties([on], [found], REGROUPED_TIE)
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("share", "unified"), [(0.5, False), (0.8, True), (2.0, False)])
 def test_as_many_layers_as_fit(
     gguf: Path, device: str, unified: bool, share: float, caplog: pytest.LogCaptureFixture
