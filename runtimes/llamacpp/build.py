@@ -65,7 +65,7 @@ _STAMP = "ingot-build.json"
 # -march=sapphirerapids) shows that this one flag restores every such store, and that the stores to
 # the tile buffers are where a correctly declared intrinsic has them; -fno-tree-dse and
 # -fno-tree-sra change nothing about either.
-GCC_AMX_FLAGS = ("-fno-dse",)
+GCC_AMX_FLAG = "-fno-dse"
 
 _X86 = {"x86_64", "amd64"}
 # The vision library is not used here, and is a fifth of the compilation.
@@ -136,8 +136,8 @@ def plan_build(
         asked = f"{asked} {flag(gpu)}".strip()
         environment = {**environment, **compilers(gpu, environment)}
     compiler = find_compiler(environment)
-    extra = GCC_AMX_FLAGS if compiler.is_gcc and platform.machine().lower() in _X86 else ()
-    cxx_flags = " ".join([*environment.get("CXXFLAGS", "").split(), *extra])
+    extra = GCC_AMX_FLAG if compiler.is_gcc and platform.machine().lower() in _X86 else ""
+    cxx_flags = f"{environment.get('CXXFLAGS', '')} {extra}".strip()
     return BuildPlan(
         version=version,
         cxx_flags=cxx_flags,
@@ -149,10 +149,10 @@ def plan_build(
     )
 
 
-def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
+def _cmake_args(asked: str, extra: str) -> str:
     """The user's CMAKE_ARGS with our defaults; -DCMAKE_CXX_FLAGS there would hide $CXXFLAGS."""
     words = [
-        f"{word} {' '.join(extra)}" if extra and word.startswith("-DCMAKE_CXX_FLAGS") else word
+        f"{word} {extra}".strip() if word.startswith("-DCMAKE_CXX_FLAGS") else word
         for word in shlex.split(asked)
     ]
     return shlex.join([_NO_VISION, *words])  # of two of a name, CMake takes the later

@@ -159,11 +159,6 @@ class _Cursor:
         self.at = 0
         self.room, self.texts = _MOST_KEPT, _MOST_TEXTS  # what may still be kept, or passed
 
-    def take(self, count: int) -> bytes:
-        begin = self.at
-        self.skip(count)
-        return self.data[begin : self.at]
-
     def scalar(self, fmt: str) -> Any:
         form, begin = _STRUCTS[fmt], self.at
         self.skip(form.size)
@@ -177,7 +172,9 @@ class _Cursor:
 
     def text(self, size: int) -> str:
         self.keep(size)
-        return self.take(size).decode("utf-8", errors="replace")
+        begin = self.at
+        self.skip(size)
+        return self.data[begin : self.at].decode("utf-8", errors="replace")
 
     def keep(self, count: int) -> None:
         self.room -= count

@@ -109,12 +109,11 @@ def step_cost(model: ModelFile) -> StepCost | None:
         name = node.inputs[1]
         while (source := made.get(name)) is not None and source.kind in _FOLDED and source.inputs:
             name = source.inputs[0]
-        if (matrix := graph.initializers.get(name)) is None:
-            continue
-        beside = (graph.initializers.get(one) for one in node.inputs[2:])
-        nbytes += matrix.nbytes + sum(one.nbytes for one in beside if one is not None)
-        size = node.numbers.get("N", 0) * node.numbers.get("K", 0)
-        products.append(size or prod(matrix.shape))
+        if name in graph.initializers:
+            read = [name, *(one for one in node.inputs[2:] if one in graph.initializers)]
+            nbytes += sum(graph.initializers[one].nbytes for one in read)
+            size = node.numbers.get("N", 0) * node.numbers.get("K", 0)
+            products.append(size or prod(graph.initializers[name].shape))
     return StepCost(nbytes, sum(products[:-1]), products[-1]) if len(products) > 1 else None
 
 

@@ -72,8 +72,6 @@ def _fill(runner: Runner) -> int:
     caps = runner.capabilities
     room = min(caps.context, (caps.kv_tokens or caps.slots * caps.context) // caps.slots)
     length = room - 1
-    prefill(runner, 0, min(caps.batch, length))
-    runner.kv.trim(0, 0)
     prefill(runner, 0, length)
     for slot in range(1, caps.slots):
         if caps.mixed_batch:  # copies would share cells

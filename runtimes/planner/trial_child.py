@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 import time
+from functools import cached_property
 
 from runtimes.engine.loading import load_runner
 from runtimes.errors import IngotError
@@ -73,7 +74,6 @@ class _Bench:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._texts: dict[int, SavedKv] = {}  # by length
-        self._start_tps: float | None = None  # of a prompt in an empty cache
 
     def sample(self, prompt: int, rows: int, depth: int) -> dict[str, float]:
         """Tokens a second at ``depth``, and how much of it was filled."""
@@ -106,11 +106,14 @@ class _Bench:
     def _depth_to_fill(self, depth: int) -> int:
         if depth <= LEAST_DEPTH:
             return depth
-        if self._start_tps is None:
-            self._empty()
-            self._start_tps = TRIAL_PROMPT / prefill(self._runner, 0, TRIAL_PROMPT)
         room = self._runner.capabilities.context - TRIAL_TOKENS
         return depth_to_fill(depth, room, self._start_tps)
+
+    @cached_property
+    def _start_tps(self) -> float:
+        """Of a prompt in an empty cache."""
+        self._empty()
+        return TRIAL_PROMPT / prefill(self._runner, 0, TRIAL_PROMPT)
 
     def _empty(self) -> None:
         for slot in range(self._runner.capabilities.slots):

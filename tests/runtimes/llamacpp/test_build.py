@@ -15,7 +15,7 @@ import pytest
 
 from runtimes.errors import IngotError
 from runtimes.llamacpp import build, source
-from runtimes.llamacpp.build import GCC_AMX_FLAGS, find_compiler, plan_build
+from runtimes.llamacpp.build import GCC_AMX_FLAG, find_compiler, plan_build
 from runtimes.llamacpp.source import (
     ATTENTION,
     KITS,
@@ -51,9 +51,9 @@ def gcc(tmp_path: Path) -> dict[str, str]:
 def test_flags_are_added_for_gcc_to_what_the_user_asks(tmp_path: Path, gcc: dict[str, str]) -> None:
     asked = "-DGGML_CUDA=on -DLLAVA_BUILD=ON '-DCMAKE_CXX_FLAGS=-O2 -g'"
     plan = plan_build(VERSION, {**gcc, "CXXFLAGS": "-g1", "CMAKE_ARGS": asked})
-    more = GCC_AMX_FLAGS if os.uname().machine == "x86_64" else ()
-    assert plan.cxx_flags == " ".join(["-g1", *more])
-    flags = " ".join(["-O2 -g", *more])
+    more = GCC_AMX_FLAG if os.uname().machine == "x86_64" else ""
+    assert plan.cxx_flags == f"-g1 {more}".strip()
+    flags = f"-O2 -g {more}".strip()
     assert plan.cmake_args == (
         f"-DLLAVA_BUILD=OFF -DGGML_CUDA=on -DLLAVA_BUILD=ON '-DCMAKE_CXX_FLAGS={flags}'"
     )
@@ -138,7 +138,7 @@ def _gcc() -> str | None:
     return compiler.path if compiler.is_gcc and os.uname().machine == "x86_64" else None
 
 
-def tile_configuration_stores(source_file: str, flags: tuple[str, ...], folder: Path) -> set[int]:
+def tile_configuration_stores(source_file: str, flag: str, folder: Path) -> set[int]:
     """Compile llama.cpp's own set-up of the AMX tiles; the offsets in it that are stored to.
 
     The configuration is 64 bytes: byte 0 the palette, from 16 on the row lengths, from 48 the rows.
@@ -154,7 +154,7 @@ def tile_configuration_stores(source_file: str, flags: tuple[str, ...], folder: 
     )
     output = folder / "tiles.s"
     options = ("-S", "-O3", "-DNDEBUG", "-fPIC", "-w", "-march=sapphirerapids", "-std=gnu++17")
-    command = [_gcc() or "g++", *options, *flags, str(code), "-o", str(output)]
+    command = [_gcc() or "g++", *options, flag, str(code), "-o", str(output)]
     subprocess.run(command, check=True)
     (found,) = re.finditer(r"ldtilecfg\s+(-?\d*)\((%\w+)\)", output.read_text())
     base, register = int(found[1] or 0), re.escape(found[2])
@@ -176,7 +176,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.skipif(_gcc() is None, reason="the fault is in GCC's code for x86-64")
 def test_gcc_keeps_the_amx_tile_configuration(folder: Path, tmp_path: Path) -> None:
     code = (folder / GGML / "src/ggml-cpu/amx/mmq.cpp").read_text()
-    assert {0, 16, 48} <= tile_configuration_stores(code, GCC_AMX_FLAGS, tmp_path)
+    assert {0, 16, 48} <= tile_configuration_stores(code, GCC_AMX_FLAG, tmp_path)
 
 
 @pytest.mark.parametrize("gpu", KITS)
