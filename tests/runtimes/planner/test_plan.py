@@ -140,6 +140,10 @@ def test_every_choice_keeps_to_the_limits(models, data) -> None:
     else:
         assert ranking[id(chosen)] == best
         assert chosen in finalists(found, asked)
+    job, rows = chosen.figures.job_tps, chosen.figures.decode_tps
+    within = [job(n) for n in rows if n <= chosen.most_slots]
+    if within and (asked.profile, workload) == ("balanced", "batch"):
+        assert job(slots) >= max(within) / 1.05
     assert all(reasons(chosen, found, asked, slots))
 
 
