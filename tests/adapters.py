@@ -1,12 +1,14 @@
 """LoRA adapters with random weights, as peft writes them, strong enough to change every answer."""
 
 import json
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
+
+from tests.fuzz.headers import Gguf
+from tests.runtimes.models.sparse_gguf import padded, said
 
 MODULES = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
 NAMES = {"self_attn.q_proj": "attn_q", "mlp.down_proj": "ffn_down"}
@@ -45,27 +47,20 @@ def write_adapter(
 ) -> Path:
     """A random adapter of the Llama in ``base`` as a GGUF file."""
     rng = np.random.default_rng(seed)
-    tensors = {}
+    tensors, data = [], b""
     for name, weight in load_file(base / "model.safetensors").items():
         layer, _, module = name.removeprefix("model.layers.").partition(".")
         if short := names.get(module.removesuffix(".weight")):
-            for side, shape in (("a", (rank, weight.shape[1])), ("b", (weight.shape[0], rank))):
-                matrix = rng.normal(0, 0.1, shape).astype("<f4")
-                tensors[f"blk.{layer}.{short}.weight.lora_{side}"] = matrix
-
-    def text(said: str) -> bytes:
-        return struct.pack("<Q", len(said)) + said.encode()
-
-    said = {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(said) + 1)
-    head += b"".join(text(key) + struct.pack("<I", 8) + text(value) for key, value in said.items())
-    head += text("adapter.lora.alpha") + struct.pack("<If", 6, 8.0)
-    at, data = 0, b""
-    for name, matrix in tensors.items():
-        rows, columns = matrix.shape
-        head += text(name) + struct.pack("<IQQIQ", 2, columns, rows, 0, at)
-        part = matrix.tobytes()
-        part += bytes(-len(part) % 32)
-        at, data = at + len(part), data + part
-    path.write_bytes(head + bytes(-len(head) % 32) + data)
+            for side, (rows, columns) in (
+                ("a", (rank, weight.shape[1])),
+                ("b", (weight.shape[0], rank)),
+            ):
+                part = f"blk.{layer}.{short}.weight.lora_{side}".encode()
+                tensors.append((part, (columns, rows), 0, len(data)))
+                matrix = rng.normal(0, 0.1, (rows, columns)).astype("<f4").tobytes()
+                data += matrix.ljust(padded(len(matrix)), b"\0")
+    texts = {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
+    pairs = {**texts, "adapter.lora.alpha": ("f", 8.0)}.items()
+    head = Gguf([(key.encode(), *said(value)) for key, value in pairs], tensors).encoded()
+    path.write_bytes(head.ljust(padded(len(head)), b"\0") + data)
     return path

@@ -142,7 +142,7 @@ FAULTS = [
     Fault("runtimes/untrusted.py", "if nested and depth >= bounds.depth", "if False"),
     Fault("runtimes/machine/state_file.py", "(most - 1)", "most", "tests/runtimes/machine"),
     Fault("runtimes/machine/cgroup.py", "max(left, 0)", "max(left, 1 << 40)"),
-    Fault("runtimes/planner/choose.py", "if speed >= enough", "if speed >= 0"),
+    Fault("runtimes/planner/candidates.py", "if speed >= enough", "if speed >= 0"),
     Fault("runtimes/planner/known.py", "plan.memory <= task.free", "True"),
     # quantize
     Fault(

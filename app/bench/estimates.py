@@ -23,13 +23,11 @@ from runtimes.planner.candidates import (
     Candidate,
     PlanTask,
     candidates,
-    sampling_variants,
     split_by_memory,
-    thread_variants,
+    variants,
 )
 from runtimes.planner.plan import WORKLOADS, Plan, PlanWorkload, Profile
-from runtimes.planner.search import Round, make_plan, without_drift
-from runtimes.planner.trial import load_trial
+from runtimes.planner.search import Round, load_trial, make_plan, measure, scores, without_drift
 from runtimes.settings import RunnerSettings
 
 _MIB = 2**20
@@ -120,7 +118,7 @@ _PROFILE: Profile = "balanced"
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One setting of the sweep; scores as ``runtimes.planner.choose.score`` defines them."""
+    """One setting of the sweep; scores as ``runtimes.planner.candidates.score`` defines them."""
 
     candidate: Candidate
     slots: int
@@ -192,8 +190,7 @@ def _sweep(models: Sequence[ModelFile], task: PlanTask, repeats: int) -> list[_P
     """Each round samples every setting in turn; what a whole round was slower than the others is
     divided out (``runtimes.planner.search``)."""
     found, _ = split_by_memory(candidates(models, task), task)
-    for variants in (thread_variants, sampling_variants):
-        found += [variant for candidate in found for variant in variants(candidate, task)]
+    found += [variant for candidate in found for variant in variants(candidate, task)]
     rounds: list[Round] = []
     with contextlib.ExitStack() as stack:
         trials = {}
@@ -203,11 +200,8 @@ def _sweep(models: Sequence[ModelFile], task: PlanTask, repeats: int) -> list[_P
             trial = stack.enter_context(load_trial(candidate, task, counts[-1]))
             trials[candidate] = (trial, counts)
         for _ in range(_ROUNDS * repeats):
-            rounds.append(Round())
+            rounds.append({})
             for candidate, (trial, counts) in trials.items():
-                rounds[-1].measure(trial, candidate, counts)
+                rounds[-1] |= measure(trial, candidate, counts)
     rounds = without_drift(rounds)
-    return [
-        _Point(*contender, Samples(one.score(contender, task) for one in rounds))
-        for contender in rounds[0].decode
-    ]
+    return [_Point(*who, Samples(scores(who, rounds, task))) for who in rounds[0]]

@@ -15,7 +15,7 @@ from quantize.progress import Reporter
 from runtimes.machine.cpu import available_cores, cpu_identity
 from runtimes.machine.installed import versions
 from runtimes.paths import cache_dir
-from runtimes.planner.measure import Workload, measure_speed
+from runtimes.planner.measure import Workload, measure_depths
 
 _METHOD = 2  # raised when another time would be measured
 
@@ -113,4 +113,5 @@ def _seconds(
 
 def _step(path: Path, rows: int) -> float:
     """Runs in a child process."""
-    return rows / measure_speed(path, Workload(rows=(rows,), sample_s=1.0)).decode_tps[rows]
+    (figures,) = measure_depths(path, Workload(rows=(rows,), sample_s=1.0), repeats=3).values()
+    return rows / figures.decode_tps[rows]

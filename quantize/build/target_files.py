@@ -91,7 +91,7 @@ class GgufMaker:
         if target.bound == "bits":
             return sum(tensor.nbytes for tensor in tensors if tensor.name not in chosen)
         theirs = sum(tensor.nbytes for tensor in tensors if tensor.name in chosen)
-        overhead = self.header.data_bytes_expected - theirs + _TOLD * len(tensors)
+        overhead = self.export.path.stat().st_size - theirs + _TOLD * len(tensors)
         if target.bound == "bytes":
             return overhead
         # Keys and values, activations and the runtime.

@@ -65,11 +65,11 @@ def accuracy(path: Path, questions: Sequence[GradedQuestion]) -> Quality:
 
 def speed(path: Path) -> FileSpeeds:
     """Prefill and decode with 1 and 16 rows, load time and peak memory."""
-    from runtimes.planner.measure import Workload, measure_speed
+    from runtimes.planner.measure import Workload, measure_depths
 
     with gpu_peak() as gpu:
         workload = Workload(rows=(1, _ROWS), sample_s=_SAMPLE_S)
-        figures = measure_speed(path, workload, batch_prefill=True)
+        (figures,) = measure_depths(path, workload, repeats=3, batch_prefill=True).values()
     laps = {
         "prefill_tps": figures.prefill_samples,
         "decode_tps_1": figures.decode_samples[1],

@@ -19,7 +19,7 @@ from quantize.manifest import (
 )
 from quantize.recipes import parse_variant
 from runtimes.models.gguf import TENSOR_TYPES
-from runtimes.planner.choose import BUSY
+from runtimes.planner.candidates import BUSY
 
 _LEAST_KL = 1e-7  # below it, single precision decides: drawn and compared as equal
 _OTHERS = 0.1  # of the processor: what other programs may take while a speed is measured

@@ -86,7 +86,7 @@ class LlamaBackend(Backend):
 
     def devices(self) -> tuple[Device, ...]:
         """List the devices of the GPUs that the library was built for."""
-        from runtimes.llamacpp.devices import devices
+        from runtimes.llamacpp.native import devices
 
         return devices()
 
@@ -103,7 +103,7 @@ class LlamaBackend(Backend):
 
     def on_gpu(self, settings: RunnerSettings) -> bool:
         """Say whether the library offloads to a GPU here."""
-        from runtimes.llamacpp.devices import offloads
+        from runtimes.llamacpp.native import offloads
 
         return offloads(settings)
 

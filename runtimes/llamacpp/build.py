@@ -35,17 +35,18 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import IngotError
-from runtimes.llamacpp.patches import fingerprint, prepared
 from runtimes.llamacpp.source import (
     KITS,
     NONE,
     TESTED_VERSION,
     BuildError,
     compilers,
+    fingerprint,
     flag,
     gpu_of,
-    kit_for,
+    prepared,
     require_built,
+    require_kit,
     sdist_path,
 )
 from runtimes.machine import processes
@@ -64,7 +65,7 @@ _STAMP = "ingot-build.json"
 # -march=sapphirerapids) shows that this one flag restores every such store, and that the stores to
 # the tile buffers are where a correctly declared intrinsic has them; -fno-tree-dse and
 # -fno-tree-sra change nothing about either.
-GCC_AMX_FLAGS = ("-fno-dse",)
+GCC_AMX_FLAG = "-fno-dse"
 
 _X86 = {"x86_64", "amd64"}
 # The vision library is not used here, and is a fifth of the compilation.
@@ -131,12 +132,12 @@ def plan_build(
     """
     asked = environment.get("CMAKE_ARGS", "")
     if gpu != NONE:
-        kit_for(gpu, environment)
+        require_kit(gpu, environment)
         asked = f"{asked} {flag(gpu)}".strip()
         environment = {**environment, **compilers(gpu, environment)}
     compiler = find_compiler(environment)
-    extra = GCC_AMX_FLAGS if compiler.is_gcc and platform.machine().lower() in _X86 else ()
-    cxx_flags = " ".join([*environment.get("CXXFLAGS", "").split(), *extra])
+    extra = GCC_AMX_FLAG if compiler.is_gcc and platform.machine().lower() in _X86 else ""
+    cxx_flags = f"{environment.get('CXXFLAGS', '')} {extra}".strip()
     return BuildPlan(
         version=version,
         cxx_flags=cxx_flags,
@@ -148,16 +149,13 @@ def plan_build(
     )
 
 
-def _cmake_args(asked: str, extra: tuple[str, ...]) -> str:
+def _cmake_args(asked: str, extra: str) -> str:
     """The user's CMAKE_ARGS with our defaults; -DCMAKE_CXX_FLAGS there would hide $CXXFLAGS."""
-    words = shlex.split(asked)
     words = [
-        f"{word} {' '.join(extra)}" if extra and word.startswith("-DCMAKE_CXX_FLAGS") else word
-        for word in words
+        f"{word} {extra}".strip() if word.startswith("-DCMAKE_CXX_FLAGS") else word
+        for word in shlex.split(asked)
     ]
-    if not any(word.startswith(("-DLLAVA_BUILD=", "-DLLAVA_BUILD:")) for word in words):
-        words.append(_NO_VISION)
-    return shlex.join(words)
+    return shlex.join([_NO_VISION, *words])  # of two of a name, CMake takes the later
 
 
 def install(version: str, gpu: str | None, *, force: bool) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
-from runtimes.llamacpp.devices import chosen, devices, offloads
 from runtimes.llamacpp.memory import EMBEDDINGS, OUTPUT, cache_of, graph_bytes, kv_bytes
-from runtimes.llamacpp.native import library, recent_errors
+from runtimes.llamacpp.native import chosen, devices, library, offloads, recent_errors
 from runtimes.machine.selftest import ATTENTION_DEPTH, require
 from runtimes.models.gguf import read_parts
 from runtimes.models.memory import gib
@@ -162,14 +161,14 @@ def _no_context(
     model_file: ModelFile, settings: RunnerSettings, slots: int, length: int
 ) -> ModelError | OutOfMemoryError:
     path, reason = model_file.path, recent_errors()
-    asked = settings.flash_attention == "on" or settings.reproducible
-    if "flash" in reason.lower() and (settings.kv_type != "f16" or asked):
-        if settings.kv_type != "f16":
-            needed = f"keys and values of type {settings.kv_type} need ({reason}). Use kv_type f16"
-        elif settings.reproducible:
-            needed = f"reproducible answers need ({reason})"
-        else:
-            needed = f"was asked for ({reason}). Use --flash-attention off"
+    needed = ""
+    if settings.kv_type != "f16":
+        needed = f"keys and values of type {settings.kv_type} need ({reason}). Use kv_type f16"
+    elif settings.reproducible:
+        needed = f"reproducible answers need ({reason})"
+    elif settings.flash_attention == "on":
+        needed = f"was asked for ({reason}). Use --flash-attention off"
+    if needed and "flash" in reason.lower():
         return ModelError(f"llama.cpp has no flash attention for {path}, which {needed}")
     return OutOfMemoryError(
         f"llama.cpp cannot make a context of {slots} slots x {length} tokens for {path} "

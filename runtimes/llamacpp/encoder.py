@@ -23,18 +23,55 @@ _LAST = b"3"  # llama.h's LLAMA_POOLING_TYPE_LAST, as the header of a file has i
 # Embeddings: the model's last hidden states, on a context of their own beside the runner's.
 
 
-class Embedder:
+class _States:
+    """A context of one slot, for ``step`` tokens at a time, that gives states."""
+
+    def __init__(
+        self,
+        model: Any,
+        what: object,
+        length: int,
+        step: int,
+        pooling: int,
+        settings: RunnerSettings,
+    ) -> None:
+        """Raises OutOfMemoryError, which says of ``what`` there are none."""
+        self._lib = lib = library()
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_seq_max = length, 1
+        params.n_batch = params.n_ubatch = params.n_outputs_max = step
+        params.embeddings, params.no_perf = True, True
+        params.pooling_type = pooling
+        if settings.threads:
+            params.n_threads = params.n_threads_batch = settings.threads
+        self.context = lib.llama_init_from_model(model, params)
+        if not self.context:
+            raise OutOfMemoryError(f"no context for {what}: {recent_errors()}")
+        self._batch = NativeBatch(step)
+
+    def compute(self, tokens: Sequence[int], start: int = 0) -> None:
+        """Put tokens in behind ``start`` others, of which encoders keep none."""
+        self._batch.fill((StepRow(0, start, tokens, len(tokens)),))
+        if self._lib.llama_decode(self.context, self._batch.native) != 0:
+            raise ModelError(f"llama.cpp failed to embed: {recent_errors()}")
+
+    def read(self, pointer: Any, rows: int, width: int) -> Vector:
+        """A copy of llama.cpp's states."""
+        if not pointer:
+            raise ModelError(f"llama.cpp gave no embedding: {recent_errors()}")
+        return np.ctypeslib.as_array(pointer, (rows, width)).copy()
+
+
+class Embedder(_States):
     """Made when the first text is embedded: it holds a cache of one slot."""
 
     def __init__(
         self, model: Any, architecture: str, context: int, settings: RunnerSettings
     ) -> None:
         """Raises OutOfMemoryError."""
-        self._lib = library()
-        pooling = self._lib.LLAMA_POOLING_TYPE_NONE  # it would pool each piece apart
+        pooling = library().LLAMA_POOLING_TYPE_NONE  # it would pool each piece apart
         # llama.cpp computes logits too: few positions at a time keep them small.
-        self._context = _context(model, "embeddings", context, SCORED_CHUNK, pooling, settings)
-        self._batch = NativeBatch(SCORED_CHUNK)
+        super().__init__(model, "embeddings", context, SCORED_CHUNK, pooling, settings)
         self._width = int(self._lib.llama_model_n_embd(model))
         self._last = said_of(model, f"{architecture}.pooling_type") == _LAST
 
@@ -43,42 +80,19 @@ class Embedder:
 
         Raises ModelError.
         """
-        self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), False)
+        self._lib.llama_memory_clear(self._lib.llama_get_memory(self.context), False)
         total = np.zeros(self._width, np.float64)
         for start in range(0, len(tokens), SCORED_CHUNK):
-            states = self._states(tokens[start : start + SCORED_CHUNK], start)
+            part = tokens[start : start + SCORED_CHUNK]
+            self.compute(part, start)
+            pointer = self._lib.llama_get_embeddings(self.context)
+            states = self.read(pointer, len(part), self._width)
             total = states[-1].astype(np.float64) if self._last else total + states.sum(axis=0)
         return of_length_one(total)
 
-    def _states(self, tokens: Sequence[int], start: int) -> Vector:
-        count = self._batch.fill((StepRow(0, start, tokens, len(tokens)),))
-        if self._lib.llama_decode(self._context, self._batch.native) != 0:
-            raise ModelError(f"llama.cpp failed to embed: {recent_errors()}")
-        pointer = self._lib.llama_get_embeddings(self._context)
-        return np.ctypeslib.as_array(pointer, (count, self._width)).copy()
-
     def close(self) -> None:
         """Free the context. Once, and before the model."""
-        self._lib.llama_free(self._context)
-
-
-def _context(
-    model: Any, what: object, length: int, step: int, pooling: int, settings: RunnerSettings
-) -> Any:
-    """A context of one slot, for ``step`` tokens at a time, that gives states of ``what``. Raises
-    OutOfMemoryError."""
-    lib = library()
-    params = lib.llama_context_default_params()
-    params.n_ctx, params.n_seq_max = length, 1
-    params.n_batch = params.n_ubatch = params.n_outputs_max = step
-    params.embeddings, params.no_perf = True, True
-    params.pooling_type = pooling
-    if settings.threads:
-        params.n_threads = params.n_threads_batch = settings.threads
-    context = lib.llama_init_from_model(model, params)
-    if not context:
-        raise OutOfMemoryError(f"no context for {what}: {recent_errors()}")
-    return context
+        self._lib.llama_free(self.context)
 
 
 def of_length_one(total: npt.NDArray[np.float64]) -> Vector:
@@ -106,13 +120,13 @@ class LlamaEncoder:
         if model_file.scores_pairs:
             asked = self._lib.LLAMA_POOLING_TYPE_RANK
         try:  # attention looks ahead: a text goes in whole
-            self._context = _context(model, model_file.path, length, length, asked, settings)
+            self._states = _States(model, model_file.path, length, length, asked, settings)
         except OutOfMemoryError:
             self._lib.llama_model_free(model)
             raise
         self.tokenizer = LlamaTokenizer(model)
         # They hold nothing: llama.cpp keeps nothing of a text.
-        self.kv = LlamaSlotCache(self._context, 1, length, unified=False, can_trim=True)
+        self.kv = LlamaSlotCache(self._states.context, 1, length, unified=False, can_trim=True)
         self.capabilities = Capabilities(
             runtime="llamacpp",
             slots=1,
@@ -121,9 +135,8 @@ class LlamaEncoder:
             vocab_size=self.tokenizer.vocab_size,
             mixed_batch=False,
         )
-        self._batch = NativeBatch(length)
         self._omp_wait = OmpWaitPolicy(settings.threads or available_cores())
-        pooling = self._lib.llama_pooling_type(self._context)
+        pooling = self._lib.llama_pooling_type(self._states.context)
         self._pooled = pooling != self._lib.LLAMA_POOLING_TYPE_NONE
         if pooling == self._lib.LLAMA_POOLING_TYPE_RANK and not model_file.scores_pairs:
             self.close()
@@ -138,21 +151,15 @@ class LlamaEncoder:
     def embed(self, tokens: Sequence[int]) -> Vector:
         """Embed a text, pooled as the file says (the mean where it does not), of length 1; of a
         pair, where the file scores such, its score alone. Raises ModelError."""
-        count = self._batch.fill((StepRow(0, 0, tokens, len(tokens)),))
         with self._omp_wait:
-            code = self._lib.llama_encode(self._context, self._batch.native)
-        if code != 0:
-            raise ModelError(f"llama.cpp failed to embed: {recent_errors()}")
+            self._states.compute(tokens)
+        lib, context = self._lib, self._states.context
         if self._pooled:
-            found = self._read(self._lib.llama_get_embeddings_seq(self._context, 0), 1)[0]
+            pointer, count = lib.llama_get_embeddings_seq(context, 0), 1
         else:
-            found = self._read(self._lib.llama_get_embeddings(self._context), count).sum(axis=0)
+            pointer, count = lib.llama_get_embeddings(context), len(tokens)
+        found = self._states.read(pointer, count, self._width).sum(axis=0)
         return found if self._file.scores_pairs else of_length_one(found.astype(np.float64))
-
-    def _read(self, pointer: Any, rows: int) -> Vector:
-        if not pointer:
-            raise ModelError(f"llama.cpp gave no embedding: {recent_errors()}")
-        return np.ctypeslib.as_array(pointer, (rows, self._width)).copy()
 
     def execute(self, rows: StepRows) -> Logits:
         """There are no steps."""
@@ -167,8 +174,8 @@ class LlamaEncoder:
 
     def close(self) -> None:
         """Free context and model."""
-        if self._context:
+        if self._model:
             self._omp_wait.close()
-            self._lib.llama_free(self._context)
+            self._lib.llama_free(self._states.context)
             self._lib.llama_model_free(self._model)
-            self._context = None
+            self._model = None

@@ -190,14 +190,15 @@ class LlamaSlotCache(KvSlots):
 
     def swap(self, first: int, second: int) -> None:
         """See ``KvSlots.swap``."""
-        lengths = {first: self.lengths[first], second: self.lengths[second]}
-        held = {slot: self._read(slot) for slot, length in lengths.items() if length}
-        for slot in lengths:
+        there = {second: first, first: second}
+        held = [
+            (slot, self.lengths[slot], self._read(slot)) for slot in there if self.lengths[slot]
+        ]
+        for slot in there:
             self.trim(slot, 0)
-        for slot, data in held.items():
-            other = second if slot == first else first
-            self._write(other, data)
-            self.lengths[other] = lengths[slot]
+        for slot, length, data in held:
+            self._write(there[slot], data)
+            self.lengths[there[slot]] = length
 
     def save(self, slot: int) -> memoryview:
         """See ``KvSlots.save``: what ``llama_state_seq_get_data`` gives."""

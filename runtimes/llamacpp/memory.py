@@ -68,11 +68,16 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     # Where llama.cpp is to choose tokens, whether it does or not: a row of logits, of probabilities
     # and of token ids for each slot, and a copy of the logits.
     top_k = 4 * _FLOAT * cache.slots * model.vocab_size if settings.device_sampling else 0
+    # The graph's buffer, a row of logits for each slot that is copied out of it, and the work space
+    # of the kernels, which is mostly the widest activation in 8 bits.
+    wide = max(model.feed_forward, model.heads * model.head_dim, model.hidden)
+    kernels = _FLOAT * cache.outputs * model.vocab_size
+    kernels += int(_QUANTIZED_ACTIVATION * cache.batch * wide)
     vocabulary = _TOKEN_BYTES * model.vocab_size + _MERGE_BYTES * model.merges
     return MemoryEstimate(
         model.nbytes,
         kv_bytes(model, cache, settings.kv_type) + tables,
-        compute_bytes(model, cache) + top_k,
+        graph_bytes(model, cache) + kernels + top_k,
         vocabulary + _RUNTIME_BYTES,
         checkpoint_bytes(model, cache, settings.kv_type),
     )
@@ -140,17 +145,6 @@ def checkpoint_bytes(model: ModelFile, cache: Cache, kv_type: KvType) -> int:
     window = model.window_elements * kv_bits(kv_type) / 8 + _SAVED_CELL_BYTES
     states = model.state.nbytes if model.state else 0
     return int(cells * window) + states
-
-
-def compute_bytes(model: ModelFile, cache: Cache) -> int:
-    """The graph's buffer, a row of logits for each slot that is copied out of it, and the work
-    space of the kernels, which is mostly the widest activation in 8 bits."""
-    wide = max(model.feed_forward, model.heads * model.head_dim, model.hidden)
-    return (
-        graph_bytes(model, cache)
-        + _FLOAT * cache.outputs * model.vocab_size
-        + int(_QUANTIZED_ACTIVATION * cache.batch * wide)
-    )
 
 
 def graph_bytes(model: ModelFile, cache: Cache) -> int:

@@ -38,28 +38,32 @@ class _Pattern:
     """Every ``period``-th layer attends to everything: the last of them, or the first."""
 
     period: int  # 0: the file itself must say
-    dense_first: bool = False
-    window: int = 0  # what the architecture takes when the file does not say
+    dense_first: bool
+    window: int  # what the architecture takes when the file does not say
 
 
 # An architecture that is not listed attends to everything in llama.cpp, whatever its file says of a
-# window (llama and phi3, for two).
+# window (llama and phi3, for two). The others, one a line: ``_Pattern``.
+_LISTED = """
+afmoe        4 last     0
+cohere2      4 last     0
+cohere2moe   4 first    0
+exaone-moe   4 last   128
+exaone4      4 last     0
+gemma2       2 last  4096
+gemma3       6 last     0
+gemma3n      5 last     0
+gemma4       0 last     0
+gpt-oss      2 last     0
+laguna       4 first    0
+mellum       4 last     0
+olmo2        4 last     0
+plamo3       8 last     0
+smallthinker 4 first 4096
+"""
 _PATTERNS = {
-    "afmoe": _Pattern(4),
-    "cohere2": _Pattern(4),
-    "cohere2moe": _Pattern(4, dense_first=True),
-    "exaone-moe": _Pattern(4, window=128),
-    "exaone4": _Pattern(4),
-    "gemma2": _Pattern(2, window=4096),
-    "gemma3": _Pattern(6),
-    "gemma3n": _Pattern(5),
-    "gemma4": _Pattern(0),
-    "gpt-oss": _Pattern(2),
-    "laguna": _Pattern(4, dense_first=True),
-    "mellum": _Pattern(4),
-    "olmo2": _Pattern(4),
-    "plamo3": _Pattern(8),
-    "smallthinker": _Pattern(4, dense_first=True, window=4096),
+    name: _Pattern(int(period), dense == "first", int(window))
+    for name, period, dense, window in map(str.split, _LISTED.strip().splitlines())
 }
 
 
@@ -79,22 +83,17 @@ class _Keys:
 
     def number(self, key: str, default: int = 0, least: int = 0, most: int = 2**32 - 1) -> int:
         """Return the largest of a value's entries, one a layer."""
-        return max(self._numbers(key, default, least, most))
+        return self.header.whole(f"{self.arch}.{key}", default, least, most)
 
     def by_layer(self, key: str, default: int, layers: int) -> list[int]:
-        values = self._numbers(key, default)
+        values = self.header.numbers(f"{self.arch}.{key}", default)
         return (values + values[-1:] * layers)[:layers]
-
-    def _numbers(self, key: str, default: int, least: int = 0, most: int = 2**32 - 1) -> list[int]:
-        value, name = self.raw(key, default), f"{self.arch}.{key}"
-        values = value if isinstance(value, list) else [value]
-        return [self.header.checked(name, one, least, most) for one in values]
 
 
 def read_gguf(path: Path) -> ModelFile:
     """Describe a GGUF file; raises ModelError."""
     header, parts = read_parts(path)
-    if not header.tensors:
+    if not (header.tensors and header.text("general.architecture")):
         raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
     return _described(header, path, sum(part.stat().st_size for part in parts), parts[1:])
 
@@ -103,13 +102,13 @@ def peek(start: bytes, path: Path, nbytes: int) -> ModelFile:
     """Describe a file of ``nbytes``, of which only the first are here. Its tokenizer is taken to
     have as many merges as tokens where it is cut off. Raises ModelError when they do not say."""
     header = read_start(start, str(path))
-    arch = header.text("general.architecture", "")
+    arch = header.text("general.architecture")
     needed = [f"{arch}.{key}" for key in ("block_count", "embedding_length", "context_length")]
     if missing := [key for key in needed if key not in header.metadata]:
         raise ModelError(
             f"{path}: its first {len(start):,} bytes do not tell {visible(missing[0])}"
         )
-    if not header.data_bytes_expected:
+    if not header.data_begins:
         tokens = header.array_lengths.get("tokenizer.ggml.tokens", 0)
         header.array_lengths.setdefault("tokenizer.ggml.merges", tokens)
     return _described(header, path, nbytes)
@@ -120,8 +119,6 @@ def _described(
 ) -> ModelFile:
     keys = _Keys(header.text("general.architecture") or "", header)
     number = keys.number
-    if not keys.arch:
-        raise ModelError(f"{path} holds no model (no architecture or no tensors in its header)")
     if len(keys.arch) > _LONGEST_NAME:
         raise header.damaged("general.architecture", f"has {len(keys.arch):,} characters")
     layers = number("block_count", 1, 1, _MOST_LAYERS)
@@ -175,12 +172,12 @@ def _described(
 
 def _kv_type(header: GgufHeader) -> KvType:
     """The types that `quantize --fits` has chosen; f16 for any other text."""
-    said = header.metadata.get(CACHE_KEY)
+    said = str(header.metadata.get(CACHE_KEY))
     try:
-        kv_pair(said if isinstance(said, str) else "")
+        kv_pair(said)
     except RequestError:
         return "f16"
-    return str(said)
+    return said
 
 
 def _scores_pairs(keys: _Keys, header: GgufHeader) -> bool:
@@ -210,18 +207,14 @@ def _main_type(header: GgufHeader) -> str:
 def _windows(keys: _Keys, layers: int) -> tuple[int | None, list[bool]]:
     """The window, and which layers keep no more than that."""
     pattern = _PATTERNS.get(keys.arch)
-    none: tuple[int | None, list[bool]] = (None, [False] * layers)
-    window = keys.number("attention.sliding_window") or (pattern.window if pattern else 0)
-    if pattern is None or not window:
-        return none
-    said = keys.raw("attention.sliding_window_pattern", pattern.period)
-    if isinstance(said, list):
-        return window, _flags(said, layers)
-    period = keys.number("attention.sliding_window_pattern", pattern.period)
-    if not period:
-        return none
-    dense = 0 if pattern.dense_first else period - 1
-    return window, [layer % period != dense for layer in range(layers)]
+    if pattern and (window := keys.number("attention.sliding_window") or pattern.window):
+        said = keys.raw("attention.sliding_window_pattern", pattern.period)
+        if isinstance(said, list):
+            return window, _flags(said, layers)
+        if period := keys.number("attention.sliding_window_pattern", pattern.period):
+            dense = 0 if pattern.dense_first else period - 1
+            return window, [layer % period != dense for layer in range(layers)]
+    return None, [False] * layers
 
 
 def _flags(said: list[Any], layers: int) -> list[bool]:

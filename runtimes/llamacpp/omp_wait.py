@@ -66,19 +66,14 @@ class OmpWaitPolicy:
         self._work.set()
 
     def _watch(self) -> None:
-        free = 0
-        usage = cpu_use()
-        while not self._closed.is_set():
-            if not self._running:
+        free, usage = 0, cpu_use()
+        while not self._closed.wait(_LOOK_S):
+            if not self._running:  # this engine rests: who has the cores now does not matter
                 self._work.clear()
-            if self._running:  # begun just before it was cleared
-                self._work.set()
-            if not self._work.is_set():
-                self._work.wait()
+                if not self._running:  # no step has begun just before it was cleared
+                    self._work.wait()
                 usage = cpu_use()
-            self._closed.wait(_LOOK_S)
-            if not self._running:
-                continue  # this engine rests: who has the cores now does not matter
+                continue
             before, usage = usage, cpu_use()
             others = others_share([(before, usage)]) * _cores()
             over = excess(self._threads, others, _cores())

@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.llamacpp.context import keeps_state, load_model, make_context, mixes_experts
-from runtimes.llamacpp.devices import offloaded_layers, offloads
 from runtimes.llamacpp.encoder import Embedder
 from runtimes.llamacpp.kv import LlamaSlotCache
 from runtimes.llamacpp.memory import MOST_PROBED, sequences
-from runtimes.llamacpp.native import NativeBatch, library, recent_errors
+from runtimes.llamacpp.native import NativeBatch, library, offloaded_layers, offloads, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
 from runtimes.llamacpp.shapes import Alike, filled, find_alike, parted
 from runtimes.llamacpp.tokenizer import LlamaTokenizer
@@ -28,9 +27,9 @@ from runtimes.models.modelfile import ModelFile
 from runtimes.runner import (
     Capabilities,
     Logits,
+    StepLogits,
     StepRow,
     StepRows,
-    TopKLogits,
     consecutive_runs,
     joined,
 )
@@ -192,9 +191,9 @@ class LlamaRunner:
         """llama.cpp's own count; it keeps it whether or not it measures times."""
         return int(self._lib.llama_perf_context(self._context).n_reused)
 
-    def execute(self, rows: StepRows) -> Logits | TopKLogits:
+    def execute(self, rows: StepRows) -> StepLogits:
         """Run one step; see ``Runner.execute``. A failed step leaves every slot as it was."""
-        parts: list[Logits | TopKLogits] = []
+        parts: list[StepLogits] = []
         groups = self.adapters.groups(rows) if self.adapters else [rows]
         calls = [call for group in groups for call in self._calls(group)]
         together = not self.capabilities.mixed_batch and all(len(row.tokens) == 1 for row in rows)
@@ -228,7 +227,7 @@ class LlamaRunner:
         slots = len(self.kv.lengths)
         return [part for run in runs for part in parted(run, slots, self._alike)]
 
-    def _pass(self, asked: list[StepRow], *, together: bool) -> Logits | TopKLogits:
+    def _pass(self, asked: list[StepRow], *, together: bool) -> StepLogits:
         """One call of llama.cpp: the logits of the rows that want them."""
         kv, alike = self.kv, self._alike if together else None
         fill = together and not self.capabilities.lone_rows
@@ -272,8 +271,7 @@ class LlamaRunner:
         parts = []
         for start in range(0, len(tokens), self._outputs):
             part = self._scored(tokens[start : start + self._outputs], start)
-            if (behind := first - start) < len(part):
-                parts.append(part[max(behind, 0) :])
+            parts.append(part[max(first - start, 0) :])
         self.kv.trim(0, 0)
         return np.concatenate(parts)
 
@@ -323,7 +321,7 @@ class LlamaRunner:
         return view
 
 
-def _places(rows: Sequence[StepRow], calls: Sequence[Sequence[StepRow]]) -> list[int]:
+def _places(rows: StepRows, calls: Sequence[StepRows]) -> list[int]:
     """Return the positions of the rows' logits in the concatenated output of the calls."""
     starts, at = dict[int, int](), 0
     for row in (row for call in calls for row in call):

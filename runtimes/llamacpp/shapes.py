@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runtimes.llamacpp.memory import MOST_PROBED
-from runtimes.runner import Logits, StepRow
+from runtimes.runner import Logits, StepRow, StepRows
 
 # A single row has a kernel of its own for attention, and so have 64 tokens or more of one slot.
 _COUNTS = (2, 3, 4, 5, 7, 8, 11, 12, 16, 20, 24, MOST_PROBED)
@@ -67,9 +67,7 @@ def parted(run: list[StepRow], slots: int, rule: Alike) -> list[list[StepRow]]:
     return [*parted(run[:half], slots, rule), *parted(run[half:], slots, rule)]
 
 
-def filled(
-    run: Sequence[StepRow], lengths: Sequence[int], rule: Alike | None = None
-) -> list[StepRow]:
+def filled(run: StepRows, lengths: Sequence[int], rule: Alike | None = None) -> list[StepRow]:
     """A run of decoding rows with a row in every hole, one position past what that slot holds.
 
     With a ``rule`` it is a pass of one of its shapes, the rows with their further tokens.

@@ -6,14 +6,13 @@ top-k for each sequence. The draw stays Ingot's: its seeds and results do not de
 """
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from runtimes.llamacpp.native import library
-from runtimes.runner import Logits, StepRow, TopKLogits
+from runtimes.runner import StepLogits, StepRows, TopKLogits
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ class TopKSamplers:
         self._streak = _PATIENCE
         self._chains: list[Any] = []
 
-    def ready(self, rows: Sequence[StepRow]) -> None:
+    def ready(self, rows: StepRows) -> None:
         """Set llama.cpp up for a step of these rows."""
         # llama.cpp gives each sequence one choice a step.
         wanted = [row.top_k_needed if row.logits == 1 else 0 for row in rows if row.logits]
@@ -57,7 +56,7 @@ class TopKSamplers:
             for slot in range(self._slots):
                 self._lib.llama_set_sampler(self._context, slot, None)
 
-    def read(self, outputs: int) -> Logits | TopKLogits:
+    def read(self, outputs: int) -> StepLogits:
         """Return the last step's candidates, a row for each output; views of llama.cpp's buffers.
 
         Full logits when the device turns out to have no top-k; it is not asked again then.

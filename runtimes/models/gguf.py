@@ -12,7 +12,6 @@ import math
 import mmap
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,14 +104,8 @@ class GgufHeader:
     metadata: dict[str, Any]
     array_lengths: dict[str, int]
     tensors: tuple[TensorInfo, ...]
-    data_bytes_expected: int  # the file's size if it is whole
+    data_begins: int  # the place in the file that offsets of tensors count from; 0: not known
     where: str  # the file, for messages
-
-    @property
-    def data_begins(self) -> int:
-        """The place in the file that offsets of tensors count from."""
-        last = max((tensor.offset + tensor.nbytes for tensor in self.tensors), default=0)
-        return self.data_bytes_expected - last
 
     def value(self, key: str, default: Any = None) -> Any:
         """The value of any type; ``default`` where the file does not say."""
@@ -123,13 +116,15 @@ class GgufHeader:
         return default
 
     def whole(self, key: str, default: int = 0, least: int = 0, most: int = 2**32 - 1) -> int:
-        """A whole number from ``least`` to ``most``."""
-        return self.checked(key, self.value(key, default), least, most)
+        """A whole number from ``least`` to ``most``, the largest where there are several."""
+        return max(self.numbers(key, default, least, most))
 
-    def checked(self, key: str, value: Any, least: int, most: int) -> int:
-        """``value``, which the file gives under ``key``, as a whole number."""
+    def numbers(self, key: str, default: int, least: int = 0, most: int = 2**32 - 1) -> list[int]:
+        """A whole number, or several."""
+        value, where = self.value(key, default), f"{self.where}: {visible(key)}"
+        several = value if isinstance(value, list) else [value]
         try:
-            return check_whole(value, f"{self.where}: {visible(key)}", least, most)
+            return [check_whole(one, where, least, most) for one in several]
         except ModelError as error:
             raise ModelError(f"{error}; {_AGAIN}") from None
 
@@ -140,9 +135,9 @@ class GgufHeader:
             return float(value)
         raise self.damaged(key, f"is {value!r:.60}, not a number")
 
-    def text(self, key: str, default: str | None = None) -> str | None:
+    def text(self, key: str) -> str | None:
         """A text."""
-        value = self.value(key, default)
+        value = self.value(key)
         if value is None or isinstance(value, str):
             return value
         raise self.damaged(key, f"is {value!r:.60}, not a text")
@@ -164,11 +159,6 @@ class _Cursor:
         self.at = 0
         self.room, self.texts = _MOST_KEPT, _MOST_TEXTS  # what may still be kept, or passed
 
-    def take(self, count: int) -> bytes:
-        begin = self.at
-        self.skip(count)
-        return self.data[begin : self.at]
-
     def scalar(self, fmt: str) -> Any:
         form, begin = _STRUCTS[fmt], self.at
         self.skip(form.size)
@@ -182,7 +172,9 @@ class _Cursor:
 
     def text(self, size: int) -> str:
         self.keep(size)
-        return self.take(size).decode("utf-8", errors="replace")
+        begin = self.at
+        self.skip(size)
+        return self.data[begin : self.at].decode("utf-8", errors="replace")
 
     def keep(self, count: int) -> None:
         self.room -= count
@@ -244,37 +236,39 @@ def read_header(path: Path) -> GgufHeader:
     Raises ModelError when the file is no GGUF file, or is shorter than its header promises.
     """
     try:
-        with open_regular(path) as file:
-            if file.read(4) != b"GGUF":
-                raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                cursor = _Cursor(data)
-                header = _parse(cursor, str(path))
-                size = len(data)
+        with (
+            open_regular(path) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            header, size = _parse(_Cursor(data), str(path)), len(data)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
-    header = replace(header, data_bytes_expected=_whole_size(header, cursor.at))
-    if size < header.data_bytes_expected:
+    if not header.tensors:
+        return header
+    alignment = header.whole("general.alignment", _DEFAULT_ALIGNMENT, 1)
+    if alignment & (alignment - 1):
+        raise header.damaged("general.alignment", f"is {alignment}, not a power of two")
+    end = max(tensor.offset + tensor.nbytes for tensor in header.tensors)
+    if sum(tensor.nbytes for tensor in header.tensors) > end:
+        raise ModelError(f"{path}: tensors overlap; {_AGAIN}")
+    begins = -(-header.data_begins // alignment) * alignment
+    if size < begins + end:
         raise ModelError(
-            f"{path} is truncated: {size:,} bytes of {header.data_bytes_expected:,}; "
-            "download or build it again"
+            f"{path} is truncated: {size:,} bytes of {begins + end:,}; download or build it again"
         )
-    return header
+    return replace(header, data_begins=begins)
 
 
 def read_start(data: bytes, where: str = "its header") -> GgufHeader:
     """Parse a header from the first bytes of a file, as far as they go: metadata and lengths of
     arrays, no tensors, and no size where metadata is cut off. Raises ModelError when they are not
     those of a GGUF file; ``where`` is what messages call it."""
-    if data[:4] != b"GGUF":
-        raise ModelError(f"{where}: not a GGUF file (its first bytes are not 'GGUF')")
-    header = GgufHeader({}, {}, (), 0, where)
+    header, cursor = GgufHeader({}, {}, (), 0, where), _Cursor(data)
     try:
-        cursor = _Cursor(data)
         _read_pairs(cursor, _counts(cursor)[1], header)
-        return replace(header, data_bytes_expected=cursor.at)
+        return replace(header, data_begins=cursor.at)
     except _CutError:
         return header
     except ModelError as error:
@@ -290,25 +284,14 @@ def _parse(cursor: _Cursor, where: str) -> GgufHeader:
         tensor = _read_tensor(cursor)
         if tensors.setdefault(tensor.name, tensor) is not tensor:
             raise ModelError(f"two tensors are called {tensor.name[:80]!r}; {_AGAIN}")
-    return replace(header, tensors=tuple(tensors.values()))
-
-
-def _whole_size(header: GgufHeader, at: int) -> int:
-    """Bytes of a file whose header ends ``at``."""
-    if not header.tensors:
-        return at
-    alignment = header.whole("general.alignment", _DEFAULT_ALIGNMENT, 1)
-    if alignment & (alignment - 1):
-        raise header.damaged("general.alignment", f"is {alignment}, not a power of two")
-    end = max(tensor.offset + tensor.nbytes for tensor in header.tensors)
-    if sum(tensor.nbytes for tensor in header.tensors) > end:
-        raise ModelError(f"{header.where}: tensors overlap; {_AGAIN}")
-    return -(-at // alignment) * alignment + end
+    return replace(header, tensors=tuple(tensors.values()), data_begins=cursor.at)
 
 
 def _counts(cursor: _Cursor) -> tuple[int, int]:
     """How many tensors and how many pairs of metadata follow."""
-    cursor.take(4)
+    if cursor.data[:4] != b"GGUF":
+        raise ModelError("not a GGUF file (its first bytes are not 'GGUF')")
+    cursor.skip(4)
     version = cursor.scalar("I")
     if version not in (2, 3):
         raise ModelError(f"GGUF version {version} is not supported (2 and 3 are)")
@@ -381,20 +364,16 @@ def read_parts(path: Path) -> tuple[GgufHeader, tuple[Path, ...]]:
             f"{', no '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}: "
             "download or build the model again"
         )
-    headers = [header, *_others(parts)]
+    headers = [header]
+    for number, part in enumerate(parts[1:], 1):
+        other = read_header(part)
+        if (_number(other), other.whole("split.count", most=_MOST_PARTS)) != (number, count):
+            raise ModelError(f"{part} is not what its name says: another part, or of another model")
+        headers.append(other)
     tensors = tuple(tensor for one in headers for tensor in one.tensors)
     if len(tensors) != header.metadata.get("split.tensors.count", len(tensors)):
         raise ModelError(f"the {count} parts of {path} do not belong together")
     return replace(header, tensors=tensors), parts
-
-
-def _others(parts: tuple[Path, ...]) -> Iterator[GgufHeader]:
-    for number, part in enumerate(parts[1:], 1):
-        header = read_header(part)
-        said = _number(header), header.whole("split.count", most=_MOST_PARTS)
-        if said != (number, len(parts)):
-            raise ModelError(f"{part} is not what its name says: another part, or of another model")
-        yield header
 
 
 def _number(header: GgufHeader) -> int:

@@ -102,10 +102,7 @@ def fingerprint(model: ModelFile) -> str:
 
     Raises ModelError when a file cannot be read.
     """
-    path = model.path
-    files = [path, *model.further]
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file())
+    path, files = model.path, files_of(model)
     digest = hashlib.sha256()
     with reading(path):
         for file in files:
@@ -113,6 +110,13 @@ def fingerprint(model: ModelFile) -> str:
             digest.update(struct.pack("<Q", file.stat().st_size) + inner.encode() + b"\0")
             _update(digest, file)
     return digest.hexdigest()
+
+
+def files_of(model: ModelFile) -> list[Path]:
+    """The files that it is made of."""
+    if model.path.is_dir():
+        return sorted(path for path in model.path.rglob("*") if path.is_file())
+    return [model.path, *model.further]
 
 
 def _update(digest: hashlib._Hash, path: Path) -> None:

@@ -13,7 +13,6 @@ from runtimes.onnx.lora import MASK, Matrix, Pair, Product, products, read_lora
 from runtimes.onnx.memory import graph_of
 
 Span = tuple[int, int]  # which rows of the matrices
-_DTYPES = {2: np.float16, 4: np.float32}  # by their bytes
 
 
 class OnnxAdapters:
@@ -98,8 +97,8 @@ class OnnxAdapters:
         """Say which adapter each row of the next run has."""
         if not self._open:
             return
-        dtype = _DTYPES[self._open[0].nbytes]
-        self._rows = mask = np.zeros((len(names), 1, span[1] - span[0]), dtype)
+        shape = len(names), 1, span[1] - span[0]
+        self._rows = mask = np.zeros(shape, f"f{self._open[0].nbytes}")
         for row, name in zip(mask, names, strict=True):
             if name is not None:
                 begin, end = self._spans[name]
@@ -118,7 +117,7 @@ class OnnxAdapters:
             for part in product.parts:
                 sides = zip(product.matrices(part), pairs.get(part, (None, None)), strict=True)
                 for (key, width), new in sides:
-                    matrix = matrices[key] = np.zeros((end, width), _DTYPES[product.nbytes])
+                    matrix = matrices[key] = np.zeros((end, width), f"f{product.nbytes}")
                     if (old := self._matrices.get(key)) is not None:
                         matrix[:begin] = old
                     if new is not None:

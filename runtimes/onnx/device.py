@@ -12,7 +12,7 @@ from typing import Any
 from runtimes.backend import Device
 from runtimes.errors import ModelError, RuntimeMissingError
 from runtimes.machine.gpus import find_gpus
-from runtimes.onnx.graph_file import FLOATS, INT64, constant, model, node, value_info
+from runtimes.onnx.graph_file import FLOATS, INT64, any_shape, constant, model, node, value_info
 
 log = logging.getLogger(__name__)
 
@@ -111,18 +111,20 @@ def open_session(graph: str | bytes, options: Any, target: Target | None) -> Any
     if target is None:
         return ort.InferenceSession(graph, options, providers=[_PROCESSOR])
     provider = target.provider
-    if provider is _CUDA:
-        _preload(ort)
     own = (provider.ort, {"device_id": str(target.index)} if provider is _CUDA else {})
     said = io.StringIO()  # it prints what it cannot open, and goes on without
     try:
         with contextlib.redirect_stdout(said):
+            if provider is _CUDA:  # the libraries of its packages lie where no system looks
+                ort.preload_dlls()
             session = ort.InferenceSession(graph, options, providers=[own, _PROCESSOR])
     except Exception as error:
         words = ("adapter", "device", "driver", "libcu", "cuda failure", provider.ort.lower())
         if any(word in str(error).lower() for word in words):
             raise RuntimeMissingError(_unusable(target, str(error))) from error
         raise
+    finally:
+        log.debug("ONNX Runtime says of %s: %s", target.name, said.getvalue())
     if provider.ort not in session.get_providers():
         raise RuntimeMissingError(_unusable(target, ""))
     return session
@@ -152,15 +154,6 @@ def _library_problem() -> str:
     return ""
 
 
-def _preload(ort: Any) -> None:
-    """Load the libraries of CUDA's packages, which lie where the system does not look."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        ort.preload_dlls()
-    for line in said.getvalue().splitlines():
-        log.debug("CUDA's libraries: %s", line)
-
-
 def _answers(provider: Provider) -> bool:
     """Whether a session can be opened with it."""
     import onnxruntime as ort
@@ -181,6 +174,6 @@ def zeros(nbytes: int = 4) -> bytes:
     return model(
         [node("Expand", ("zero", "shape"), "made")],
         [value_info("shape", INT64, 4)],
-        [value_info("made", element, "a", "b", "c", "d")],
+        [any_shape("made", element)],
         [constant("zero", element, 1, bytes(nbytes))],
     )

@@ -9,7 +9,7 @@ its own.
 import logging
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,13 @@ import numpy as np
 from runtimes.errors import ModelError, OutOfMemoryError
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.device import Target, open_session, zeros
-from runtimes.onnx.graph import Array, CacheTensor, Graph, bind_input, run
+from runtimes.onnx.graph import Array, CacheTensor, Graph, bind_input, place_of, run
 from runtimes.onnx.graph_file import (
     FLOATS,
     INT32,
     INT64,
     MICROSOFT,
+    any_shape,
     constant,
     integer,
     model,
@@ -34,7 +35,9 @@ from runtimes.onnx.steps import Steps, singly
 from runtimes.runner import (
     Logits,
     SavedKv,
+    StepLogits,
     StepRow,
+    StepRows,
     TopKLogits,
     consecutive_runs,
     joined,
@@ -57,24 +60,14 @@ def _whole(name: str, *values: int) -> bytes:
 
 
 def copy(tensors: int, nbytes: int) -> bytes:
-    """``to.N`` has the first ``tokens`` [1] of ``from.N`` [rows, heads, context, size]."""
+    """``to.N`` has the first ``tokens`` [1] of ``from.N`` [..., context, size]."""
     element, names = FLOATS[nbytes], range(tensors)
     return model(
         [node("Slice", (f"from.{n}", "zero", "tokens", "axis"), f"to.{n}") for n in names],
-        [
-            value_info("tokens", INT64, 1),
-            *(value_info(f"from.{n}", element, "r", f"h{n}", "c", f"d{n}") for n in names),
-        ],
-        [value_info(f"to.{n}", element, "r", f"h{n}", "t", f"d{n}") for n in names],
-        [_whole("zero", 0), _whole("axis", 2)],
+        [value_info("tokens", INT64, 1), *(any_shape(f"from.{n}", element) for n in names)],
+        [any_shape(f"to.{n}", element) for n in names],
+        [_whole("zero", 0), _whole("axis", -2)],
     )
-
-
-def same(nbytes: int) -> bytes:
-    """``to`` [n, m] is what ``from`` is."""
-    element, shape = FLOATS[nbytes], ("n", "m")
-    made = node("Identity", ("from",), "to")
-    return model([made], [value_info("from", element, *shape)], [value_info("to", element, *shape)])
 
 
 def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
@@ -82,45 +75,36 @@ def picked(vocab_size: int, nbytes: int, likeliest: int = 0) -> bytes:
 
     With ``likeliest`` also so many of each row's largest: ``values`` and ``ids``.
     """
-    element = FLOATS[nbytes]
+    element, constants = FLOATS[nbytes], [_whole("flat", -1, vocab_size)]
     nodes = [
         node("Reshape", ("logits", "flat"), "all"),
         node("Gather", ("all", "rows"), "picked"),
     ]
-    outputs = [value_info("picked", element, "m", vocab_size)]
-    constants = [_whole("flat", -1, vocab_size)]
+    outputs = [any_shape("picked", element)]
     if likeliest:
         nodes.append(node("TopK", ("picked", "count"), ("values", "ids")))
-        outputs = [
-            value_info("values", element, "m", likeliest),
-            value_info("ids", INT64, "m", likeliest),
-        ]
+        outputs = [any_shape("values", element), any_shape("ids", INT64)]
         constants.append(_whole("count", likeliest))
-    inputs = [value_info("logits", element, "b", "n", vocab_size), value_info("rows", INT64, "m")]
+    inputs = [any_shape("logits", element), any_shape("rows", INT64)]
     return model(nodes, inputs, outputs, constants)
 
 
-def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
+def attention(heads: int, kv_heads: int, nbytes: int) -> bytes:
     """``mixed`` [rows, n, heads * size] is what n tokens of each row take from one another, and
     from what came before in ``past.key`` and ``past.value`` [rows, kv heads, context, size]."""
-    element = FLOATS[nbytes]
+    element, new = FLOATS[nbytes], ("query", "key", "value")
     past, present = ("past.key", "past.value"), ("present.key", "present.value")
-    widths = {"query": heads * size, "key": kv_heads * size, "value": kv_heads * size}
     attributes = integer("num_heads", heads) + integer("kv_num_heads", kv_heads)
-    inputs = (*widths, *past, "before", "all")
-    kept = ("rows", kv_heads, "context", size)
+    inputs, outputs = (*new, *past, "before", "all"), ("mixed", *present)
     return model(
-        [node("GroupQueryAttention", inputs, ("mixed", *present), attributes, MICROSOFT)],
+        [node("GroupQueryAttention", inputs, outputs, attributes, MICROSOFT)],
         [
-            *(value_info(name, element, "rows", "n", width) for name, width in widths.items()),
-            *(value_info(name, element, *kept) for name in past),
-            value_info("before", INT32, "rows"),
+            *(any_shape(name, element) for name in new),
+            *(any_shape(name, element) for name in past),
+            any_shape("before", INT32),
             value_info("all", INT32, 1),
         ],
-        [
-            value_info("mixed", element, "rows", "n", heads * size),
-            *(value_info(name, element, *kept) for name in present),
-        ],
+        [any_shape("mixed", element), *(any_shape(name, element) for name in present)],
     )
 
 
@@ -128,58 +112,29 @@ def attention(heads: int, kv_heads: int, size: int, nbytes: int) -> bytes:
 LIKELIEST = 64  # tokens of a row, where not all are wanted; as many as llama.cpp is asked for
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """A tensor on a device, or those of its rows that begin ``offset`` bytes behind its begin."""
-
-    tensor: Any
-    target: Target
-    dtype: Any
-    shape: tuple[int, ...]
-    offset: int | None = None  # None: all of it
-
-    def rows(self, low: int, high: int) -> "View":
-        """From row ``low`` up to ``high``, on a device that has addresses."""
-        row = int(np.prod(self.shape[1:])) * np.dtype(self.dtype).itemsize
-        return replace(self, shape=(high - low, *self.shape[1:]), offset=low * row)
-
-    def bind_input(self, binding: Any, name: str) -> None:
-        """Have a graph read it."""
-        if self.offset is None:
-            binding.bind_ortvalue_input(name, self.tensor)
-        else:
-            binding.bind_input(name, *self._place)
-
-    def bind_output(self, binding: Any, name: str) -> None:
-        """Have a graph write it."""
-        if self.offset is None:
-            binding.bind_ortvalue_output(name, self.tensor)
-        else:
-            binding.bind_output(name, *self._place)
-
-    @property
-    def _place(self) -> tuple[Any, ...]:
-        return *self.target.memory, self.dtype, self.shape, self.tensor.data_ptr() + self.offset
+Tensor = Any  # ONNX Runtime's value, or the place of a part of one; see ``_bind``
 
 
-def _computed(session: Any, given: Mapping[str, Any], made: Mapping[str, Any]) -> list[Any]:
-    """Run a small graph on arrays and tensors. Its results come to lie in tensors that are there,
-    or in new ones in the memory that is named."""
+def _bind(binding: Any, side: str, name: str, tensor: Tensor) -> None:
+    """Have a graph read ("input") or write ("output") an array, a value of ONNX Runtime, or what is
+    at a place: a memory, its number, type, shape and address; a memory alone is where a new one
+    comes to lie."""
+    if isinstance(tensor, np.ndarray):
+        tensor = place_of(tensor)
+    if isinstance(tensor, tuple):
+        getattr(binding, f"bind_{side}")(name, *tensor)
+    else:
+        getattr(binding, f"bind_ortvalue_{side}")(name, tensor)
+
+
+def _computed(session: Any, given: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> list[Any]:
+    """Run a small graph on tensors. Its results come to lie in tensors that are there, or in new
+    ones in the memory that is named."""
     binding = session.io_binding()
-    for name, value in given.items():
-        if isinstance(value, np.ndarray):
-            bind_input(binding, name, value)
-        elif isinstance(value, View):
-            value.bind_input(binding, name)
-        else:
-            binding.bind_ortvalue_input(name, value)
-    for name, place in made.items():
-        if isinstance(place, tuple):
-            binding.bind_output(name, *place)
-        elif isinstance(place, View):
-            place.bind_output(binding, name)
-        else:
-            binding.bind_ortvalue_output(name, place)
+    for name, tensor in given.items():
+        _bind(binding, "input", name, tensor)
+    for name, tensor in made.items():
+        _bind(binding, "output", name, tensor)
     run(session, binding)
     found: list[Any] = binding.get_outputs()
     return found
@@ -193,38 +148,34 @@ class Mover:
         import onnxruntime as ort
 
         self.target = target
-        kinds = {np.dtype(tensor.dtype) for tensor in graph.cache}
+        kinds = {tensor.dtype for tensor in graph.cache}
         if len(kinds) != 1:
             raise ModelError("keys and values of several types cannot be on a device")
-        self._dtype = kinds.pop()
-        nbytes = self._dtype.itemsize
+        nbytes = np.dtype(*kinds).itemsize
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = 1  # all that these graphs do is done on the device
-
-        def opened(content: bytes) -> Any:
-            return open_session(content, options, target)
-
+        opened = partial(open_session, options=options, target=target)
         self._zeros = opened(zeros(nbytes))
         self._copy = opened(copy(len(graph.cache), nbytes))
-        self._same = opened(same(nbytes))
+        self._copy_one = opened(copy(1, nbytes))
         nbytes = np.dtype(graph.logits_dtype).itemsize
         self._picked = opened(picked(vocab_size, nbytes))
         self.finds_likeliest = vocab_size > LIKELIEST
         if self.finds_likeliest:
             self._likeliest = opened(picked(vocab_size, nbytes, LIKELIEST))
 
-    def zeros(self, shape: tuple[int, ...]) -> View:
+    def zeros(self, shape: tuple[int, ...]) -> Tensor:
         """A tensor of zeros for keys or values. Raises OutOfMemoryError."""
         given = {"shape": np.array(shape, np.int64)}
-        [made] = _computed(self._zeros, given, {"made": self.target.memory})
-        return View(made, self.target, self._dtype, shape)
+        return _computed(self._zeros, given, {"made": self.target.memory})[0]
 
     def placed(self, matrix: Array) -> Any:
         """A copy of a matrix, with elements as keys and values have. Raises OutOfMemoryError."""
-        return _computed(self._same, {"from": matrix}, {"to": self.target.memory})[0]
+        given = {"from.0": matrix, "tokens": np.array([len(matrix)])}
+        return _computed(self._copy_one, given, {"to.0": self.target.memory})[0]
 
-    def copy(self, source: Sequence[Any], target: Sequence[Any], tokens: int) -> list[Any]:
+    def copy(self, source: Sequence[Tensor], target: Sequence[Tensor], tokens: int) -> list[Any]:
         """Copy the first tokens of one slot's arrays or tensors: into tensors, or into new ones in
         the memory that is named."""
         given = {"tokens": np.array([tokens])}
@@ -264,16 +215,14 @@ class DeviceCache(Slots):
     ) -> None:
         """Raises OutOfMemoryError when the cache cannot be allocated, ModelError when the device
         lacks the cache's type."""
-        tensors = graph.cache
-        per_token = sum(t.kv_heads * t.head_dim * np.dtype(t.dtype).itemsize for t in tensors)
-        super().__init__(slots, context, per_token)
-        self.mover, self.together, self._tensors = mover, together, tensors
-        if tensors:  # what fails for one token is not for lack of room
-            mover.zeros((1, tensors[0].kv_heads, 1, tensors[0].head_dim))
+        super().__init__(graph, slots, context)
+        self.mover, self.together = mover, together
+        # What fails for one token is not for lack of room.
+        mover.zeros((1, self._cache[0].kv_heads, 1, self._cache[0].head_dim))
         rows, times = (slots + 1, 1) if together else (1, slots)
-        shapes = [self._shape(tensor, rows) for tensor in tensors]
+        shapes = [self._shape(tensor, rows) for tensor in self._cache]
         try:
-            self._views = [[mover.zeros(shape) for shape in shapes] for _ in range(times)]
+            self._there = [[mover.zeros(shape) for shape in shapes] for _ in range(times)]
         except ModelError as error:  # a device says in words of its own that it has no room
             raise OutOfMemoryError(
                 f"no room on the device for the cache of {slots} slots x {context} tokens"
@@ -284,13 +233,21 @@ class DeviceCache(Slots):
     def _shape(self, tensor: CacheTensor, rows: int = 1) -> tuple[int, int, int, int]:
         return rows, tensor.kv_heads, self.context, tensor.head_dim
 
-    def places(self, low: int, high: int) -> list[View]:
+    def places(self, low: int, high: int) -> list[Tensor]:
         """Each layer's keys and values in these places; of one place only if not ``together``."""
-        if self.together:
-            return [whole.rows(low, high) for whole in self._views[0]]
-        return self._views[low]
+        if not self.together:
+            return self._there[low]
+        return [
+            (
+                *self.mover.target.memory,
+                tensor.dtype,
+                self._shape(tensor, high - low),
+                whole.data_ptr() + low * self.context * tensor.nbytes,
+            )
+            for tensor, whole in zip(self._cache, self._there[0], strict=True)
+        ]
 
-    def _values(self, slot: int) -> list[View]:
+    def _values(self, slot: int) -> list[Tensor]:
         place = self.place[slot]
         return self.places(place, place + 1)
 
@@ -317,13 +274,13 @@ class DeviceCache(Slots):
         return b"".join(row.numpy().tobytes() for row in rows)
 
     def _load(self, slot: int, data: SavedKv, length: int) -> None:
-        rows = [np.zeros(self._shape(tensor), tensor.dtype) for tensor in self._tensors]
+        rows = [np.zeros(self._shape(tensor), tensor.dtype) for tensor in self._cache]
         self._fill((row[0, :, :length] for row in rows), data)
         self.mover.copy(rows, self._values(slot), self.context)
 
     def close(self) -> None:
         """See ``Slots.close``."""
-        self._views.clear()
+        self._there.clear()
 
 
 class DeviceSteps(Steps):
@@ -332,19 +289,25 @@ class DeviceSteps(Steps):
     kv: DeviceCache
 
     def __init__(
-        self,
-        graph: Graph,
-        kv: DeviceCache,
-        vocab_size: int,
-        *,
-        whole_prompts: bool,
-        likeliest: bool = False,
+        self, graph: Graph, target: Target, model: ModelFile, settings: RunnerSettings, context: int
     ) -> None:
-        """Without ``whole_prompts`` tokens go in one by one. With ``likeliest`` rows that need a
-        few of the largest logits are given these only."""
-        super().__init__(graph, kv)
-        self._vocab_size, self._whole_prompts = vocab_size, whole_prompts
-        self.likeliest = likeliest
+        """As far as the graph's device computes right. Raises OutOfMemoryError or ModelError."""
+        slots = max(settings.slots, 1)
+        mover = Mover(graph, target, model.vocab_size)
+        dtype = graph.cache[0].dtype
+        together = target.provider.addresses and slots > 1 and not settings.reproducible
+        if together and not rows_are_right(target, model, dtype):
+            log.warning(
+                "%s attends to rows wrongly that decode together: they go apart", target.name
+            )
+            together = False
+        super().__init__(graph, DeviceCache(graph, mover, slots, context, together=together))
+        self._vocab_size = model.vocab_size
+        self._whole_prompts = prompts_are_right(target, model, dtype)
+        if not self._whole_prompts:
+            text = "%s computes the attention of prompts wrongly: they go in token by token: slow"
+            log.warning(text, target.name)
+        self.likeliest = settings.device_sampling and mover.finds_likeliest
 
     def prefill(self, row: StepRow) -> Logits:
         """See ``Steps.prefill``; no more logits than are wanted."""
@@ -366,7 +329,7 @@ class DeviceSteps(Steps):
         given = logits.shape()[1]
         return kv.mover.picked(logits, range(max(given - wanted, 0), given))
 
-    def decode(self, rows: Sequence[StepRow]) -> Logits | TopKLogits:
+    def decode(self, rows: StepRows) -> StepLogits:
         """See ``Steps.decode``."""
         together = self.kv.together
         passes = consecutive_runs(rows, full=self.kv.full()) if together else [[r] for r in rows]
@@ -375,7 +338,7 @@ class DeviceSteps(Steps):
         few = self.likeliest and bool(asked) and all(0 < most < LIKELIEST for most in asked)
         return joined([self._decode(part, few) for part in passes])
 
-    def _decode(self, rows: Sequence[StepRow], few: bool) -> Logits | TopKLogits:
+    def _decode(self, rows: StepRows, few: bool) -> StepLogits:
         """A pass for slots that lie side by side, or for one slot."""
         kv, slots = self.kv, range(rows[0].slot, rows[-1].slot + 1)
         # Rows that are thrown away write one position past what their slots hold, where the next
@@ -421,49 +384,21 @@ class DeviceSteps(Steps):
         if logits:  # bound first, it is the first output
             binding.bind_output(self._graph.logits, *self.kv.mover.target.memory)
         views = self.kv.places(low, high)
-        for tensor, view in zip(self._graph.cache, views, strict=True):
-            view.bind_input(binding, tensor.past)
-            view.bind_output(binding, tensor.present)
+        for tensor, there in zip(self._graph.cache, views, strict=True):
+            _bind(binding, "input", tensor.past, there)
+            _bind(binding, "output", tensor.present, there)
         if self.adapters:
             self.adapters.bind(binding, self.adapters.span(()))
         return binding
 
 
-def open_steps(
-    graph: Graph,
-    target: Target,
-    model: ModelFile,
-    settings: RunnerSettings,
-    slots: int,
-    context: int,
-) -> DeviceSteps:
-    """The steps on the graph's device, as far as it computes right. Raises OutOfMemoryError or
-    ModelError."""
-    dtype = graph.cache[0].dtype
-    together = target.provider.addresses and slots > 1 and not settings.reproducible
-    if together and not rows_are_right(target, model, dtype):
-        log.warning("%s attends to rows wrongly that decode together: they go apart", target.name)
-        together = False
-    mover = Mover(graph, target, model.vocab_size)
-    cache = DeviceCache(graph, mover, slots, context, together=together)
-    whole = prompts_are_right(target, model, dtype)
-    if not whole:
-        text = "%s computes the attention of prompts wrongly: they go in token by token: slow"
-        log.warning(text, target.name)
-    likeliest = settings.device_sampling and mover.finds_likeliest
-    return DeviceSteps(graph, cache, model.vocab_size, whole_prompts=whole, likeliest=likeliest)
-
-
-_TOKENS = 80  # more than kernels take at a time
-
-_CONTEXT = _TOKENS + 16
-
 # Whether a device computes attention as the processor does.
 #
 # Keys and values are written in place, as steps do it: devices have kernels of their own for
 # that.
+_TOKENS = 80  # more than kernels take at a time
+_CONTEXT = _TOKENS + 16
 _LENGTHS = (5, _TOKENS, 30)  # of rows that go together
-
 _TOLERANCE = 0.05  # of values around 0.3; floats of 16 bits leave a tenth of it
 
 
@@ -486,13 +421,11 @@ def _is_right(
     target: Target, model: ModelFile, dtype: Any, lengths: Sequence[int], tokens: int
 ) -> bool:
     """For rows that hold so many tokens, and get so many more."""
-    random, rows = np.random.default_rng(0), len(lengths)
-    counts = {"query": model.heads, "key": model.kv_heads, "value": model.kv_heads}
-    kept = rows, model.kv_heads, _CONTEXT, model.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        name: (rows, tokens, count * model.head_dim) for name, count in counts.items()
-    }
-    shapes |= {"past.key": kept, "past.value": kept}
+    rows, size = len(lengths), model.head_dim
+    new, kept = (rows, tokens, model.kv_heads * size), (rows, model.kv_heads, _CONTEXT, size)
+    shapes: dict[str, tuple[int, ...]] = {"key": new, "value": new}
+    shapes |= {"past.key": kept, "past.value": kept, "query": (rows, tokens, model.heads * size)}
+    random = np.random.default_rng(0)
     given = {name: random.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
     given["before"] = np.array(lengths, np.int32) + np.int32(tokens - 1)
     given["all"] = given["before"].max(keepdims=True) + np.int32(1)
@@ -509,7 +442,7 @@ def _mixed(model: ModelFile, target: Target | None, given: dict[str, Any]) -> An
     options = ort.SessionOptions()
     options.log_severity_level = 3
     nbytes = given["query"].itemsize
-    graph = attention(model.heads, model.kv_heads, model.head_dim, nbytes)
+    graph = attention(model.heads, model.kv_heads, nbytes)
     try:
         session = open_session(graph, options, target)
         mover = open_session(copy(1, nbytes), options, target)

@@ -1,5 +1,6 @@
 """A decoder graph as its genai_config.json describes it: its session, and the names it binds."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError, RuntimeMissingError
-from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.models.modelfile import GENAI_CONFIG, ModelFile
 from runtimes.onnx.device import Target, open_session, target_of
 from runtimes.onnx.graph_file import LOGITS_FROM, WIDE, decoder_of, shares_buffers
 from runtimes.onnx.lora import Product, adapted_graph
@@ -34,6 +35,11 @@ class CacheTensor:
     kv_heads: int
     head_dim: int
     dtype: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Of one token."""
+        return int(self.kv_heads * self.head_dim * np.dtype(self.dtype).itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +98,16 @@ def run(session: Any, binding: Any) -> None:
 
 def bind_input(binding: Any, name: str, array: Array) -> None:
     """Have the graph read ``array``."""
-    binding.bind_input(name, *_place(array))
+    binding.bind_input(name, *place_of(array))
 
 
 def bind_output(binding: Any, name: str, array: Array) -> None:
     """Have the graph write into ``array``."""
-    binding.bind_output(name, *_place(array))
+    binding.bind_output(name, *place_of(array))
 
 
-def _place(array: Array) -> tuple[Any, ...]:
+def place_of(array: Array) -> tuple[Any, ...]:
+    """Memory, number, type, shape and address, as bindings take them."""
     return "cpu", 0, array.dtype, array.shape, array.ctypes.data
 
 
@@ -139,13 +146,11 @@ def load_graph(
         raise RuntimeMissingError(
             f"ONNX Runtime cannot be loaded ({error}); install it with: pip install onnxruntime"
         ) from error
-    config = read_json(model.path / GENAI_CONFIG)
-    names = decoder_of(model.path, config)
+    names, in_place = decoder_of(model.path), shares_buffers(model.path)
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors; they also come as exceptions
     if settings.threads:
         options.intra_op_num_threads = settings.threads
-    in_place = shares_buffers(model.path, config)
     if not in_place:
         # Every step has another shape, and a pattern would be kept for each.
         options.enable_mem_pattern = False
@@ -196,19 +201,15 @@ def _describe(session: Any, names: dict[str, Any], model: ModelFile, *, in_place
     outputs = {node.name: node for node in session.get_outputs()}
     wants, gives = names["inputs"], names["outputs"]
     cache = []
-    for layer in range(model.layers):
-        for part in ("key", "value"):
-            past = inputs[wants[f"past_{part}_names"] % layer]
-            present = outputs[gives[f"present_{part}_names"] % layer]
-            # A symbolic dimension is what genai_config.json says.
-            heads, size = (
-                found if isinstance(found, int) else said
-                for found, said in (
-                    (past.shape[1], model.kv_heads),
-                    (past.shape[3], model.head_dim),
-                )
-            )
-            cache.append(CacheTensor(past.name, present.name, heads, size, _DTYPES[past.type]))
+    for layer, part in itertools.product(range(model.layers), ("key", "value")):
+        past = inputs[wants[f"past_{part}_names"] % layer]
+        present = outputs[gives[f"present_{part}_names"] % layer]
+        heads, size = past.shape[1], past.shape[3]
+        if not isinstance(heads, int):  # symbolic: what genai_config.json says
+            heads = model.kv_heads
+        if not isinstance(size, int):
+            size = model.head_dim
+        cache.append(CacheTensor(past.name, present.name, heads, size, _DTYPES[past.type]))
     position = wants.get("position_ids")
     ids, logits = inputs[wants["input_ids"]], outputs[gives["logits"]]
     constants = {node.name for node in session.get_overridable_initializers()}

@@ -7,24 +7,22 @@ Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.prot
 import mmap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from runtimes.errors import ModelError
-from runtimes.models.modelfile import GENAI_CONFIG
+from runtimes.models.modelfile import GENAI_CONFIG, read_json, reading
 from runtimes.untrusted import check_name, open_regular
 
 # Protobuf messages as bytes, read and written without onnx.
 #
 # The wire format is https://protobuf.dev/programming-guides/encoding. A file may come from
-# anybody: what is read of it is bounded by a `ParseWork`, and no message is read because another
+# anybody: what is read of it is bounded by a `_Budget`, and no message is read because another
 # one nests it.
-
-# A message: the values of each field, numbers or, where they have a length, bytes.
-Fields = defaultdict[int, list[Any]]
 
 MOST_BYTES = 2**31 - 1  # of a message, as protobuf says
 _MOST_NUMBER = 2**29 - 1  # of a field, as protobuf says
@@ -32,8 +30,8 @@ _MOST_TEXT = 2**16  # bytes of a name
 
 
 @dataclass(slots=True)
-class ParseWork:
-    """Budget for parsing one file, far above the largest graphs."""
+class _Budget:
+    """What may still be read of one file: far more than the largest graphs have."""
 
     fields: int = 2**20
     characters: int = 2**25
@@ -45,84 +43,108 @@ class ParseWork:
             raise ValueError("it has too many parts")
 
 
-def fields(data: Any, work: ParseWork) -> Fields:
-    """A message's values by their numbers; raises ValueError or IndexError for what is none."""
-    found: Fields = defaultdict(list)
-    for number, value, _ in items(data, work):
-        if value is not None:
-            found[number].append(value)
-    return found
+class Message:
+    """A message, and the budget of its file. By index: the values of each field, numbers or, where
+    they have a length, bytes.
 
+    Raises ValueError or IndexError for what is none.
+    """
 
-def items(data: Any, work: ParseWork) -> Iterator[tuple[int, Any, memoryview]]:
-    """Each field's number, its value (None for the kinds that nothing here reads), and all of its
-    bytes."""
-    if not isinstance(data, memoryview):
-        raise ValueError("a number stands where a message is expected")
-    at, end = 0, len(data)
-    while at < end:
-        work.step()
-        begin = at
-        key, at = _varint(data, at)
-        number, kind = key >> 3, key & 7
-        value: Any = None
-        if kind == 0:
-            value, at = _varint(data, at)
-        else:
-            size, at = _varint(data, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, -1), at)
-            if size < 0 or at + size > end:
-                raise ValueError("a field runs past its end")
-            value = data[at : at + size] if kind == 2 else None
-            at += size
-        if not 0 < number <= _MOST_NUMBER:
-            raise ValueError(f"there is no field {number}")
-        yield number, value, data[begin:at]
+    def __init__(self, data: Any, budget: _Budget) -> None:
+        if not isinstance(data, memoryview):
+            raise ValueError("a number stands where a message is expected")
+        self._data, self._budget = data, budget
+
+    def items(self) -> Iterator[tuple[int, Any, memoryview]]:
+        """Each field's number, its value (None for the kinds that nothing here reads), and all of
+        its bytes."""
+        data, at = self._data, 0
+        while at < len(data):
+            self._budget.step()
+            begin = at
+            key, at = _varint(data, at)
+            number, kind = key >> 3, key & 7
+            value: Any = None
+            if kind == 0:
+                value, at = _varint(data, at)
+            else:
+                size, at = _varint(data, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, -1), at)
+                if size < 0 or at + size > len(data):
+                    raise ValueError("a field runs past its end")
+                value = data[at : at + size] if kind == 2 else None
+                at += size
+            if not 0 < number <= _MOST_NUMBER:
+                raise ValueError(f"there is no field {number}")
+            yield number, value, data[begin:at]
+
+    @cached_property
+    def _values(self) -> defaultdict[int, list[Any]]:
+        found = defaultdict[int, list[Any]](list)
+        for number, value, _ in self.items():
+            if value is not None:
+                found[number].append(value)
+        return found
+
+    def __getitem__(self, number: int) -> list[Any]:
+        return self._values[number]
+
+    def within(self, data: Any) -> "Message":
+        """A value of this message, which is one itself."""
+        return Message(data, self._budget)
+
+    def messages(self, number: int) -> list["Message"]:
+        """The values of a field that are messages."""
+        return [self.within(value) for value in self[number]]
+
+    def number(self, number: int, default: int = 0) -> int:
+        """The value of a field that may be given once."""
+        value = (self[number] or [default])[-1]
+        if not isinstance(value, int):
+            raise ValueError("a text stands where a number is expected")
+        return value
+
+    def numbers(self, number: int) -> list[int]:
+        """The values of a field, one by one or packed one behind the other."""
+        found: list[int] = []
+        for value in self[number]:
+            if isinstance(value, int):
+                found.append(value)
+                continue
+            at = 0
+            while at < len(value):
+                self._budget.step()
+                one, at = _varint(value, at)
+                found.append(one)
+        return found
+
+    def text(self, number: int) -> str:
+        """The text of a field that may be given once."""
+        return (self.texts(number) or ("",))[-1]
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        """The texts of a field."""
+        return tuple(map(self.as_text, self[number]))
+
+    def as_text(self, value: Any) -> str:
+        """A value as a name."""
+        if not isinstance(value, memoryview) or len(value) > _MOST_TEXT:
+            raise ValueError("a name is no text, or too long")
+        self._budget.characters -= len(value)
+        if self._budget.characters < 0:
+            raise ValueError("its names are too long")
+        return str(value, "utf-8", errors="replace")
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """A number of 64 bits, which has 10 bytes at most, and where it ends."""
-    value = data[at]
-    at += 1
-    if value < 0x80:
-        return value, at
-    value &= 0x7F
-    for shift in range(7, 70, 7):
+    value = 0
+    for shift in range(0, 70, 7):
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at
     raise ValueError("a number has more than 10 bytes")
-
-
-def varints(data: memoryview, work: ParseWork) -> list[int]:
-    """Numbers that are packed one behind the other."""
-    at, values = 0, []
-    while at < len(data):
-        work.step()
-        value, at = _varint(data, at)
-        values.append(value)
-    return values
-
-
-def last_text(values: list[Any], work: ParseWork) -> str:
-    """The text of a field that may be given once."""
-    return texts(values[-1:], work)[0] if values else ""
-
-
-def texts(values: list[Any], work: ParseWork) -> tuple[str, ...]:
-    """The texts of a field."""
-    return tuple(text(data, work) for data in values)
-
-
-def text(data: Any, work: ParseWork) -> str:
-    """A name. Raises ValueError for what is none."""
-    if not isinstance(data, memoryview) or len(data) > _MOST_TEXT:
-        raise ValueError("a name is no text, or too long")
-    work.characters -= len(data)
-    if work.characters < 0:
-        raise ValueError("its names are too long")
-    return str(data, "utf-8", errors="replace")
 
 
 def encode(number: int, value: int | str | bytes) -> bytes:
@@ -142,8 +164,8 @@ def _encoded(value: int) -> bytes:
     return bytes(found)
 
 
-# TensorProto.DataType -> bytes of an element
-_ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
+# TensorProto.DataType -> bytes of an element, where these are not 4
+_ELEMENT_BYTES = {2: 1, 3: 1, 4: 2, 5: 2, 7: 8, 9: 1, 10: 2, 11: 8, 13: 8, 16: 2}
 _DEFAULT_ELEMENT_BYTES = 4
 _MOST_SIZE = 2**63 - 1  # elements of a constant, and its bytes
 _MOST_DIMENSIONS = 16
@@ -187,114 +209,88 @@ class OnnxGraph:
     pruned: bool  # logits come for a prompt's last position only
 
 
-def decoder_of(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Read the decoder's part of the genai_config.json of ``folder``. Raises ModelError."""
-    decoder = _section(folder, _section(folder, config, "model"), "decoder")
+def genai_section(folder: Path, *names: str) -> dict[str, Any]:
+    """A part of the genai_config.json of ``folder``. Raises ModelError."""
+    found = read_json(folder / GENAI_CONFIG)
+    for name in names:
+        found = found.get(name, {})
+        if not isinstance(found, dict):
+            raise ModelError(f"{folder / GENAI_CONFIG}: {name} is no object: build the model again")
+    return found
+
+
+def decoder_of(folder: Path) -> dict[str, Any]:
+    """Its part that describes the graph. Raises ModelError."""
+    decoder, where = genai_section(folder, "model", "decoder"), folder / GENAI_CONFIG
     if "filename" not in decoder:
-        raise ModelError(f"{folder / GENAI_CONFIG} lacks 'filename': build the model again")
-    name = check_name(decoder["filename"], str(folder / GENAI_CONFIG))
-    if "/" in name:
-        raise ModelError(f"{folder / GENAI_CONFIG} names the graph {name}, outside its folder")
+        raise ModelError(f"{where} lacks 'filename': build the model again")
+    if "/" in (name := check_name(decoder["filename"], str(where))):
+        raise ModelError(f"{where} names the graph {name}, outside its folder")
     return decoder
 
 
-def shares_buffers(folder: Path, config: dict[str, Any]) -> bool:
-    """Whether the graph of a genai_config.json writes keys and values into the past it is given."""
-    return bool(_section(folder, config, "search").get("past_present_share_buffer", True))
-
-
-def _section(folder: Path, config: dict[str, Any], name: str) -> dict[str, Any]:
-    value = config.get(name, {})
-    if not isinstance(value, dict):
-        raise ModelError(f"{folder / GENAI_CONFIG}: {name} is no object: build the model again")
-    return value
+def shares_buffers(folder: Path) -> bool:
+    """Whether the folder's graph writes keys and values into the past that it is given."""
+    return bool(genai_section(folder, "search").get("past_present_share_buffer", True))
 
 
 def read_graph(path: Path) -> OnnxGraph:
     """Describe the graph file at ``path``; raises ModelError when it is none."""
-    try:
+    with reading(path):
         stamp = path.stat()
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error}") from error
     return _read(path, stamp.st_mtime_ns, stamp.st_size)
 
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _changed: int, _size: int) -> OnnxGraph:
-    work = ParseWork()
+    with parsed(path) as model:
+        return _describe(model.messages(7)[0])
+
+
+@contextmanager
+def parsed(path: Path) -> Iterator[Message]:
+    """The message that a graph file is. What is wrong with it is a ModelError, also within."""
     try:
-        model = fields(mapped(path), work)
-        return _describe(fields(model[7][0], work), work)
+        with open_regular(path) as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has {len(data):,} bytes, and a graph at most {MOST_BYTES:,}")
+        yield Message(data, _Budget())
     except (OSError, ValueError, IndexError) as error:
         raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
 
 
-def mapped(path: Path) -> memoryview:
-    """The bytes of a graph file. Raises OSError or ValueError for what cannot be one."""
-    with open_regular(path) as file:
-        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it has {len(data):,} bytes, and a graph at most {MOST_BYTES:,}")
-    return data
-
-
-def _describe(graph: Fields, work: ParseWork) -> OnnxGraph:
+def _describe(graph: Message) -> OnnxGraph:
     if len(graph[1]) + len(graph[5]) > _MOST_PARTS:
         raise ValueError("it has too many parts")
-    nodes = tuple(_node(fields(value, work), work) for value in graph[1])
-    initializers = [_initializer(fields(value, work), work) for value in graph[5]]
-    inputs = [fields(value, work) for value in graph[11]]
-    past = (value for value in inputs if last_text(value[1], work).startswith("past"))
+    nodes = tuple(map(_node, graph.messages(1)))
+    past = (one for one in graph.messages(11) if one.text(1).startswith("past"))
+    tensors = (tensor for one in past for kind in one.messages(2) for tensor in kind.messages(1))
+    element = next((tensor.number(1) for tensor in tensors), 0)
     return OnnxGraph(
         nodes,
-        {tensor.name: tensor for tensor in initializers},
-        _ELEMENT_BYTES.get(
-            next((_element_type(value, work) for value in past), 0), _DEFAULT_ELEMENT_BYTES
-        ),
+        {tensor.name: tensor for tensor in map(_initializer, graph.messages(5))},
+        _ELEMENT_BYTES.get(element, _DEFAULT_ELEMENT_BYTES),
         pruned=any(node.name.startswith(PRUNED) for node in nodes),
     )
 
 
-def _node(node: Fields, work: ParseWork) -> Node:
-    attributes = [fields(one, work) for one in node[5]]
-    return Node(
-        last_text(node[3], work),
-        last_text(node[4], work),
-        texts(node[1], work),
-        texts(node[2], work),
-        {last_text(one[1], work): _number(one[3]) for one in attributes if one[3]},
-    )
+def _node(node: Message) -> Node:
+    numbers = {one.text(1): one.number(3) for one in node.messages(5) if one[3]}
+    return Node(node.text(3), node.text(4), node.texts(1), node.texts(2), numbers)
 
 
-def _number(values: list[Any], default: int = 0) -> int:
-    value = values[-1] if values else default
-    if not isinstance(value, int):
-        raise ValueError("a text stands where a number is expected")
-    return value
-
-
-def _initializer(tensor: Fields, work: ParseWork) -> Initializer:
-    shape: list[int] = []
-    for value in tensor[1]:  # one by one, or packed
-        shape += [value] if isinstance(value, int) else varints(value, work)
+def _initializer(tensor: Message) -> Initializer:
+    shape = tensor.numbers(1)
     if len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"a constant has {len(shape):,} dimensions")
-    element = _number(tensor[2], 1)
-    raw = len(tensor[9][-1]) if tensor[9] and isinstance(tensor[9][-1], memoryview) else 0
-    entries = [fields(entry, work) for entry in tensor[13]]
-    external = {last_text(one[1], work): last_text(one[2], work) for one in entries}
-    computed = prod(shape) * _ELEMENT_BYTES.get(element, _DEFAULT_ELEMENT_BYTES)
-    nbytes = int(external.get("length", 0)) or raw or computed
+    raw = [len(value) for value in tensor[9] if isinstance(value, memoryview)]
+    external = {one.text(1): one.text(2) for one in tensor.messages(13)}
+    computed = prod(shape) * _ELEMENT_BYTES.get(tensor.number(2, 1), _DEFAULT_ELEMENT_BYTES)
+    nbytes = int(external.get("length", 0)) or sum(raw) or computed
     if not 0 <= nbytes <= _MOST_SIZE or max(*shape, 0, 0) > _MOST_SIZE:
         raise ValueError("a constant is larger than a file can be")
-    return Initializer(last_text(tensor[8], work), tuple(shape), nbytes)
-
-
-def _element_type(value: Fields, work: ParseWork) -> int:
-    """Return the element type of an input that is a tensor, else 0."""
-    kinds = fields(value[2][0], work)[1] if value[2] else []
-    types = fields(kinds[0], work)[1] if kinds else []
-    return _number(types)
+    return Initializer(tensor.text(8), tuple(shape), nbytes)
 
 
 # ONNX graphs as bytes, made without onnx.
@@ -332,6 +328,11 @@ def value_info(name: str, element: int, *shape: int | str) -> bytes:
     """An input or output; sizes that are texts are found out by a run."""
     sizes = b"".join(encode(1, encode(1 if isinstance(n, int) else 2, n)) for n in shape)
     return encode(1, name) + encode(2, encode(1, encode(1, element) + encode(2, sizes)))
+
+
+def any_shape(name: str, element: int) -> bytes:
+    """An input or output whose sizes, and how many there are, are found out by a run."""
+    return encode(1, name) + encode(2, encode(1, encode(1, element)))
 
 
 def constant(name: str, element: int, count: int, data: bytes) -> bytes:

@@ -13,9 +13,10 @@ from runtimes.runner import KvSlots, SavedKv
 class Slots(KvSlots):
     """Slots that keep every token's keys and values: where these lie is what differs."""
 
-    def __init__(self, slots: int, context: int, bytes_per_token: int) -> None:
+    def __init__(self, graph: Graph, slots: int, context: int) -> None:
         super().__init__(slots, context)
-        self.bytes_per_token = bytes_per_token
+        self._cache = graph.cache
+        self.bytes_per_token = sum(tensor.nbytes for tensor in graph.cache)
 
     def hold(self, slot: int, length: int) -> None:
         """Note that the slot holds its first ``length`` tokens, whatever it held before."""
@@ -72,6 +73,7 @@ class SlotCache(Slots):
 
     def __init__(self, graph: Graph, slots: int, context: int) -> None:
         """Raises OutOfMemoryError when the cache cannot be allocated."""
+        super().__init__(graph, slots, context)
         try:
             self.arrays: list[Array] = [
                 np.zeros((slots, t.kv_heads, context, t.head_dim), t.dtype) for t in graph.cache
@@ -82,7 +84,6 @@ class SlotCache(Slots):
                 "ask for fewer slots or a smaller context"
             ) from error
         self.mask = np.zeros((slots, context), graph.index_dtype)
-        super().__init__(slots, context, sum(array[0, :, 0].nbytes for array in self.arrays))
         self.changes = 0
 
     def hold(self, slot: int, length: int) -> None:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +22,19 @@ from runtimes.models.gguf import GgufHeader, TensorInfo, read_header
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph_file import (
     FLOATS,
+    Message,
     Node,
     OnnxGraph,
-    ParseWork,
     encode,
-    fields,
     integer,
-    items,
-    last_text,
-    mapped,
     node,
-    text,
+    parsed,
     value_info,
 )
 
 MASK = "lora.mask"
 # The builder's names for weights, by those of GGUF files
-_PRODUCT = re.compile(r"/model/layers\.(\d+)/(?:attn|mlp)/(\w+)/MatMul(?:_Q\d+)?")
+_PRODUCT = re.compile(r"(?:/model/layers\.(\d+)/(?:attn|mlp))?/(\w+)/MatMul(?:_Q\d+)?")
 _ROLES = {
     "qkv_proj": "attn_qkv",
     "q_proj": "attn_q",
@@ -49,8 +44,8 @@ _ROLES = {
     "gate_proj": "ffn_gate",
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
+    "lm_head": "output",
 }
-_HEAD = re.compile(r"/lm_head/MatMul(?:_Q\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +74,10 @@ def products(graph: OnnxGraph, model: ModelFile) -> list[Product]:
     """The products that adapters may change."""
     found = []
     for one in graph.nodes:
-        layer, shape = _PRODUCT.fullmatch(one.name), _shape(graph, one)
-        if layer and layer[2] in _ROLES:
-            role = f"blk.{layer[1]}.{_ROLES[layer[2]]}"
-        elif _HEAD.fullmatch(one.name):
-            role = "output"
-        else:
+        named, shape = _PRODUCT.fullmatch(one.name), _shape(graph, one)
+        if not named or named[2] not in _ROLES or shape is None or not one.outputs:
             continue
-        if shape is None or not one.outputs:
-            continue
+        role = f"blk.{named[1]}.{_ROLES[named[2]]}" if named[1] else _ROLES[named[2]]
         inputs, outputs = shape
         parts = {role: outputs}
         if role.endswith(".attn_qkv"):
@@ -111,27 +101,26 @@ def _shape(graph: OnnxGraph, one: Node) -> tuple[int, int] | None:
 def adapted_graph(path: Path, wanted: Sequence[Product]) -> bytes:
     """The graph file with what adapters need beside these products; its weights stay where they
     are. Raises ModelError for a file that cannot be read."""
-    work = ParseWork()
-    try:
-        found = bytearray()
-        for number, value, raw in items(mapped(path), work):
-            found += encode(7, _graph(value, wanted, work)) if number == 7 else raw
-    except (OSError, ValueError, IndexError) as error:
-        raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
-    return bytes(found)
+    with parsed(path) as model:
+        return b"".join(
+            encode(7, _graph(model.within(value), wanted)) if number == 7 else bytes(raw)
+            for number, value, raw in model.items()
+        )
 
 
-def _graph(graph: memoryview, wanted: Sequence[Product], work: ParseWork) -> bytes:
+def _graph(graph: Message, wanted: Sequence[Product]) -> bytes:
     by_output = {product.output: product for product in wanted}
     found = bytearray()
-    for number, value, raw in items(graph, work):
+    for number, value, raw in graph.items():
         product = None
         if number == 1:
-            outputs = fields(value, work)[2]
-            product = by_output.get(last_text(outputs[:1], work))
-        found += encode(1, _renamed(value, work)) if product else raw
-        for added in _beside(product) if product else ():
-            found += encode(1, added)
+            node = graph.within(value)
+            product = by_output.get((*node.texts(2), "")[0])
+        if product is None:
+            found += raw
+            continue
+        for one in (_renamed(node), *_beside(product)):
+            found += encode(1, one)
     element = FLOATS[wanted[0].nbytes]
     found += encode(11, value_info(MASK, element, "lora.rows", 1, "lora.ranks"))
     for product in wanted:
@@ -141,11 +130,11 @@ def _graph(graph: memoryview, wanted: Sequence[Product], work: ParseWork) -> byt
     return bytes(found)
 
 
-def _renamed(node: memoryview, work: ParseWork) -> bytes:
+def _renamed(node: Message) -> bytes:
     """The product's node; what it was the name of is now the sum."""
     return b"".join(
-        encode(2, _base(text(value, work))) if number == 2 else bytes(raw)
-        for number, value, raw in items(node, work)
+        encode(2, _base(node.as_text(value))) if number == 2 else bytes(raw)
+        for number, value, raw in node.items()
     )
 
 
@@ -234,25 +223,24 @@ def read_lora(path: Path, model: ModelFile) -> dict[str, Pair]:
 def _pairs(path: Path, header: GgufHeader) -> dict[str, Pair]:
     infos = {tensor.name: tensor for tensor in header.tensors}
     names = {name.removesuffix(end) for name in infos for end in _ENDS if name.endswith(end)}
-    others = infos.keys() - {name + end for name in names for end in _ENDS}
+    others = infos.keys() ^ {name + end for name in names for end in _ENDS}
     if others or not names:
-        raise ModelError(f"{path}: {min(others, default='no matrix')} is no part of an adapter")
+        found = min(others, default="no matrix")
+        raise ModelError(f"{path}: {found} is no part of an adapter, or missing")
     alpha = header.real("adapter.lora.alpha")
-    start = header.data_begins
     pairs = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for name in sorted(names):
-            sides = [infos[name + end] for end in _ENDS if name + end in infos]
-            a, *rest = (_matrix(path, data, start, info) for info in sides)
-            if not rest or len(a) == 0 or len(a) != rest[0].shape[1]:
+            a, b = (_matrix(path, data, header.data_begins, infos[name + end]) for end in _ENDS)
+            if not 0 < len(a) == b.shape[1]:
                 raise ModelError(f"{path}: the matrices of {name} do not belong together")
             scale = alpha / len(a) if alpha else 1.0
-            pairs[name] = a, np.ascontiguousarray(rest[0].T) * np.float32(scale)
+            pairs[name] = a, np.ascontiguousarray(b.T) * np.float32(scale)
     return pairs
 
 
 def _matrix(path: Path, data: mmap.mmap, start: int, info: TensorInfo) -> Matrix:
-    kinds: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+    kinds = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
     if info.type_name not in kinds or len(info.shape) != 2:
         raise ModelError(f"{path}: {info.name} is no matrix of floats ({info.type_name})")
     at = start + info.offset

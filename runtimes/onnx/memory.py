@@ -3,11 +3,11 @@
 Measured on onnxruntime 1.31.1 with the graphs of onnxruntime-genai 0.18's builder.
 """
 
-from collections import defaultdict
+from collections import Counter
 from math import prod
 
 from runtimes.backend import MemoryEstimate, StepCost
-from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json
+from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph_file import WIDE, OnnxGraph, decoder_of, read_graph, shares_buffers
 from runtimes.settings import SCORED_CHUNK, RunnerSettings
 
@@ -31,7 +31,7 @@ def estimate(model: ModelFile, settings: RunnerSettings) -> MemoryEstimate:
     """Everything; raises ModelError for a graph that cannot be read."""
     slots, context = settings.slots, settings.context or model.context_length
     graphs = graphs_of(model)
-    in_place = shares_buffers(model.path, read_json(model.path / GENAI_CONFIG))
+    in_place = shares_buffers(model.path)
     tokenizer = model.path / "tokenizer.json"
     tokenizer_bytes = tokenizer.stat().st_size if tokenizer.is_file() else 0
     # Of all layers, the slot cache [slots, kv heads, context, head size] and its mask. A graph that
@@ -55,8 +55,7 @@ def graphs_of(model: ModelFile) -> list[OnnxGraph]:
 
 def graph_of(model: ModelFile) -> OnnxGraph:
     """The folder's graph; raises ModelError."""
-    decoder = decoder_of(model.path, read_json(model.path / GENAI_CONFIG))
-    return read_graph(model.path / decoder["filename"])
+    return read_graph(model.path / decoder_of(model.path)["filename"])
 
 
 def weight_bytes(graph: OnnxGraph) -> int:
@@ -74,24 +73,26 @@ def weight_bytes(graph: OnnxGraph) -> int:
         if node.kind == "Cast" and node.inputs and node.inputs[0] in graph.initializers
         for output in node.outputs
     }
-    users: dict[str, set[tuple[str, int]]] = defaultdict(set)
     made = (name for node in graph.nodes if node.kind == "Constant" for name in node.outputs)
     constants = {*graph.initializers, *made}
+    packed, folded = Counter[str](), set[str]()  # how often, and what also has a copy
     for node in graph.nodes:
         if widened.keys() & set(node.outputs):
             continue
-        constant = all(name in constants for name in node.inputs)
-        kind = "folded" if constant and node.kind in _FOLDED else node.kind
-        for position, name in enumerate(node.inputs):
-            users[widened.get(name, name)].add((kind, position))
-    wide = set(widened.values())
-    return sum(
-        _kept(tensor.nbytes, users[name])
-        if name not in wide
-        # In twice the bytes, and the copy itself.
-        else _kept(2 * tensor.nbytes, users[name]) + 2 * tensor.nbytes
-        for name, tensor in graph.initializers.items()
-    )
+        names = [widened.get(name, name) for name in node.inputs]
+        if node.kind in _FOLDED and constants.issuperset(node.inputs):
+            folded.update(names)
+        elif node.kind in _MATMULS:
+            for position, name in enumerate(names[1:], 1):
+                sums = (node.kind, position) == ("MatMulNBits", 2)
+                packed[name] = max(packed[name], 2 if sums else 1)
+    total = 0
+    for name, tensor in graph.initializers.items():
+        nbytes = tensor.nbytes * (packed[name] + (name in folded) or 1)
+        if name in widened.values():  # in twice the bytes, and the copy itself
+            nbytes = 2 * (nbytes + tensor.nbytes)
+        total += nbytes
+    return total
 
 
 def step_cost(model: ModelFile) -> StepCost | None:
@@ -108,23 +109,12 @@ def step_cost(model: ModelFile) -> StepCost | None:
         name = node.inputs[1]
         while (source := made.get(name)) is not None and source.kind in _FOLDED and source.inputs:
             name = source.inputs[0]
-        if (matrix := graph.initializers.get(name)) is None:
-            continue
-        beside = (graph.initializers.get(one) for one in node.inputs[2:])
-        nbytes += matrix.nbytes + sum(one.nbytes for one in beside if one is not None)
-        size = node.numbers.get("N", 0) * node.numbers.get("K", 0)
-        products.append(size or prod(matrix.shape))
+        if name in graph.initializers:
+            read = [name, *(one for one in node.inputs[2:] if one in graph.initializers)]
+            nbytes += sum(graph.initializers[one].nbytes for one in read)
+            size = node.numbers.get("N", 0) * node.numbers.get("K", 0)
+            products.append(size or prod(graph.initializers[name].shape))
     return StepCost(nbytes, sum(products[:-1]), products[-1]) if len(products) > 1 else None
-
-
-def _kept(nbytes: int, users: set[tuple[str, int]]) -> int:
-    packed = copies = 0
-    for kind, position in users:
-        if kind in _MATMULS and position >= 1:
-            packed = max(packed, 2 if (kind, position) == ("MatMulNBits", 2) else 1)
-        elif kind == "folded":
-            copies = 1
-    return nbytes * (packed + copies if packed + copies else 1)
 
 
 def _compute_bytes(
@@ -141,8 +131,8 @@ def _compute_bytes(
     tokens = min(batch, context)
     scores = 0 if in_place else 2 * model.heads * tokens * context
     attention = (model.heads + 2 * model.kv_heads) * model.head_dim
-    wide = model.feed_forward or _widest(model, graph)
-    activations = int(_ARENA_FACTOR * tokens * (3 * wide + 4 * model.hidden + 5 * attention))
+    wide = 3 * _widest(model, graph)
+    activations = int(_ARENA_FACTOR * tokens * (wide + 4 * model.hidden + 5 * attention))
     logits = (slots + (SCORED_CHUNK if graph.pruned else 2 * tokens)) * model.vocab_size
     return _FLOAT * (activations + scores + logits)
 

@@ -2,12 +2,11 @@
 
 import glob
 from pathlib import Path
-from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.models.gguf import MOST_TEXT
 from runtimes.models.modelfile import GENAI_CONFIG, ModelFile, read_json, reading
-from runtimes.onnx.graph_file import WIDE, decoder_of
+from runtimes.onnx.graph_file import WIDE, decoder_of, genai_section
 from runtimes.untrusted import check_whole, open_regular
 
 _MOST_LAYERS = 1024
@@ -20,32 +19,25 @@ def read_folder(folder: Path) -> ModelFile:
             f"{folder} is not an ONNX model folder: it has no {GENAI_CONFIG}. "
             "Build one with: quantize MODEL --to onnx"
         )
-    config = read_json(folder / GENAI_CONFIG)
-    decoder, model = decoder_of(folder, config), config["model"]
+    decoder = decoder_of(folder)
+    said = {**genai_section(folder, "model"), **decoder}
     graph = folder / decoder["filename"]
     if not graph.is_file():
         raise ModelError(f"{folder} has no graph {graph.name}")
     recipe = folder.name.removeprefix("onnx-")  # as ``quantize`` names folders
 
-    def whole(
-        section: dict[str, Any],
-        key: str,
-        least: int = 0,
-        most: int = 2**32 - 1,
-        default: Any = None,
-    ) -> int:
-        said = section.get(key)
-        where = f"{folder / GENAI_CONFIG}: {key}"
-        return check_whole(default if said is None else said, where, least, most)
+    if isinstance(window := said.get("sliding_window"), dict):
+        said["sliding_window"] = window.get("window_size")
 
-    heads = whole(decoder, "num_attention_heads", 1)
-    kv_heads = whole(decoder, "num_key_value_heads", 0, default=heads)
-    layers = whole(decoder, "num_hidden_layers", 1, _MOST_LAYERS)
-    head_dim = whole(decoder, "head_size")
-    window = decoder.get("sliding_window")
-    if isinstance(window, dict):
-        decoder = {**decoder, "sliding_window": window.get("window_size")}
-    architecture = model.get("type", "")
+    def whole(key: str, least: int = 0, most: int = 2**32 - 1, default: int | None = None) -> int:
+        value = default if said.get(key) is None else said[key]
+        return check_whole(value, f"{folder / GENAI_CONFIG}: {key}", least, most)
+
+    heads = whole("num_attention_heads", 1)
+    kv_heads = whole("num_key_value_heads", default=heads)
+    layers = whole("num_hidden_layers", 1, _MOST_LAYERS)
+    head_dim = whole("head_size")
+    architecture = said.get("type", "")
     with reading(folder):
         return ModelFile(
             path=folder,
@@ -58,16 +50,16 @@ def read_folder(folder: Path) -> ModelFile:
                 for name in {graph.name, WIDE}
                 for file in folder.glob(glob.escape(name) + "*")
             ),
-            context_length=whole(model, "context_length", 1),
+            context_length=whole("context_length", 1),
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            vocab_size=whole(model, "vocab_size"),
-            sliding_window=max(whole(decoder, "sliding_window", -1, default=0), 0) or None,
+            vocab_size=whole("vocab_size"),
+            sliding_window=max(whole("sliding_window", -1, default=0), 0) or None,
             chat_template=_chat_template(folder),
             kv_elements=2 * layers * kv_heads * head_dim,
-            hidden=whole(decoder, "hidden_size", default=0),
+            hidden=whole("hidden_size", default=0),
         )
 
 

@@ -18,20 +18,13 @@ from runtimes.errors import ModelError, RequestError
 from runtimes.machine.processes import give_back
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.adapters import OnnxAdapters
-from runtimes.onnx.device_steps import open_steps
+from runtimes.onnx.device_steps import DeviceSteps
 from runtimes.onnx.graph import load_graph, load_wide
 from runtimes.onnx.kv import SlotCache
 from runtimes.onnx.lora import Product
 from runtimes.onnx.steps import ConcatSteps, InPlaceSteps, Steps, singly
 from runtimes.onnx.tokenizer import OnnxTokenizer
-from runtimes.runner import (
-    Capabilities,
-    Logits,
-    StepRow,
-    StepRows,
-    TopKLogits,
-    require_full_logits,
-)
+from runtimes.runner import Capabilities, Logits, StepLogits, StepRow, StepRows, require_full_logits
 from runtimes.settings import RunnerSettings, outputs_at_once
 
 # Numbers of rows, on both sides of what kernels take at once. Unused slots take no memory.
@@ -57,9 +50,7 @@ class OnnxRunner:
         self._apart = False  # each row of a step is given to ``steps`` by itself
         lone_rows, place = False, None
         if graph.target:
-            self._steps = there = open_steps(
-                graph, graph.target, model_file, settings, slots, context
-            )
+            self._steps = there = DeviceSteps(graph, graph.target, model_file, settings, context)
             lone_rows, place = not there.kv.together, there.kv.mover.placed
         else:
             rows = max(slots, max(_COUNTS)) if settings.reproducible and graph.in_place else slots
@@ -103,7 +94,7 @@ class OnnxRunner:
             steps, reopen = self._steps, partial(_reopen, self._steps, model_file, settings)
             steps.adapters = self.adapters = OnnxAdapters(model_file, reopen, steps.forget, place)
 
-    def execute(self, rows: StepRows) -> Logits | TopKLogits:
+    def execute(self, rows: StepRows) -> StepLogits:
         """Run one step; see ``Runner.execute``. Prefill rows run alone, decode rows together."""
         try:
             for row in rows:
@@ -159,7 +150,7 @@ class OnnxRunner:
         """A copy of the logits."""
         return require_full_logits(self._run(rows)).copy()
 
-    def _run(self, rows: StepRows) -> Logits | TopKLogits:
+    def _run(self, rows: StepRows) -> StepLogits:
         """Decode rows of a token each together."""
         return self._steps_for(rows, len(rows), self._wide_rows).decode(rows)
 

@@ -25,7 +25,7 @@ from runtimes.errors import OutOfMemoryError
 from runtimes.onnx.adapters import OnnxAdapters
 from runtimes.onnx.graph import Array, Graph, bind_input, bind_output
 from runtimes.onnx.kv import SlotCache, Slots
-from runtimes.runner import Logits, StepRow, TopKLogits, consecutive_runs
+from runtimes.runner import Logits, StepLogits, StepRow, StepRows, consecutive_runs
 
 _FIRST = np.zeros(1, np.int64)
 _MOST_BINDINGS = 128  # that are kept; one with adapters takes up to 0.2 MB
@@ -67,7 +67,7 @@ class Steps(ABC):
         """
 
     @abstractmethod
-    def decode(self, rows: Sequence[StepRow]) -> Logits | TopKLogits:
+    def decode(self, rows: StepRows) -> StepLogits:
         """One token for each row, in ascending slot order; logits of the rows that want them.
 
         They are valid until the next call.
@@ -127,14 +127,14 @@ class InPlaceSteps(ProcessorSteps):
         self._bind_cache(binding, slot, slot + 1)
         self._graph.run(binding)
 
-    def decode(self, rows: Sequence[StepRow]) -> Logits:
+    def decode(self, rows: StepRows) -> Logits:
         """See ``Steps.decode``."""
         runs = consecutive_runs(rows, full=self.kv.full())
         if len(runs) == 1:
             return self._decode(runs[0])
         return np.concatenate([self._decode(part).copy() for part in runs])
 
-    def _decode(self, rows: Sequence[StepRow]) -> Logits:
+    def _decode(self, rows: StepRows) -> Logits:
         kv, slots = self.kv, [row.slot for row in rows]
         low, high = self._range(slots[0], slots[-1] + 1)
         self._ids[slots, 0] = [row.tokens[0] for row in rows]
@@ -233,7 +233,7 @@ class ConcatSteps(ProcessorSteps):
         for array, new in zip(self.kv.arrays, after, strict=True):
             array[slot, :, position:end] = new[0, :, position:]
 
-    def decode(self, rows: Sequence[StepRow]) -> Logits:
+    def decode(self, rows: StepRows) -> Logits:
         """See ``Steps.decode``."""
         if self.takes_positions:
             return self._decode(rows)
@@ -245,7 +245,7 @@ class ConcatSteps(ProcessorSteps):
             logits.update(zip(wanted, self._decode(part).copy(), strict=True))
         return np.stack([logits[row.slot] for row in rows if row.logits])
 
-    def _decode(self, rows: Sequence[StepRow]) -> Logits:
+    def _decode(self, rows: StepRows) -> Logits:
         graph, kv = self._graph, self.kv
         slots, lengths = [row.slot for row in rows], [row.position for row in rows]
         targets, at, tokens = slots, lengths, [row.tokens[0] for row in rows]

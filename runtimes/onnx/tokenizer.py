@@ -10,18 +10,19 @@ from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.models.modelfile import GENAI_CONFIG, read_json
+from runtimes.onnx.graph_file import genai_section
 from runtimes.untrusted import check_whole, open_regular
 
 _MOST_BYTES = 256 * 2**20  # of a tokenizer.json; those of the largest vocabularies have 35 million
 # Before a prefix, a suffix and the middle, as Qwen, StarCoder, DeepSeek, Granite and CodeLlama call
 # them.
-_INFILL = (
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),
-    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"),
-)
+_INFILL = """
+<|fim_prefix|> <|fim_suffix|> <|fim_middle|>
+<fim_prefix> <fim_suffix> <fim_middle>
+<fim-prefix> <fim-suffix> <fim-middle>
+<\uff5cfim\u2581begin\uff5c> <\uff5cfim\u2581hole\uff5c> <\uff5cfim\u2581end\uff5c>
+\u2581<PRE> \u2581<SUF> \u2581<MID>
+"""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -56,15 +57,13 @@ class OnnxTokenizer:
         self.bos_token = _token_text(texts.get("bos_token"))
         self.eos_token = _token_text(texts.get("eos_token"))
         self.token_bytes = cache(self._piece)
-        self._mode = threading.Condition()  # guards encode_special_tokens of the tokenizer
-        self._as_text = self._tokenizer.encode_special_tokens
-        self._encoding = 0  # texts in that mode
+        self._lock = threading.Lock()  # of the tokenizer's encode_special_tokens
 
     @cached_property
     def infill(self) -> tuple[int, int, int] | None:
         """See ``Tokenizer.infill``."""
-        for names in _INFILL:
-            found = [self._tokenizer.token_to_id(name) for name in names]
+        for names in _INFILL.strip().splitlines():
+            found = list(map(self._tokenizer.token_to_id, names.split()))
             if None not in found:
                 before, after, middle = found
                 return before, after, middle
@@ -75,23 +74,16 @@ class OnnxTokenizer:
     ) -> list[int]:
         """Ids of ``text``. A lone surrogate becomes a question mark."""
         clean = text.encode("utf-8", errors="replace").decode("utf-8")
-        own, as_text = self._tokenizer, not parse_special
-        with self._mode:
-            self._mode.wait_for(lambda: not self._encoding or self._as_text == as_text)
-            if self._as_text != as_text:
-                self._as_text = own.encode_special_tokens = as_text
-            self._encoding += 1
-        try:
-            # Of a batch, since that lets other threads of Python run meanwhile.
-            [found] = own.encode_batch_fast([clean], add_special_tokens=add_special)
-        except BaseException as error:
-            if not _is_failure(error):
-                raise
-            raise ModelError(f"the model's tokenizer cannot encode the text: {error}") from error
-        finally:
-            with self._mode:
-                self._encoding -= 1
-                self._mode.notify_all()
+        with self._lock:
+            self._tokenizer.encode_special_tokens = not parse_special
+            try:
+                # Of a batch, since that lets other threads of Python run meanwhile.
+                [found] = self._tokenizer.encode_batch_fast([clean], add_special_tokens=add_special)
+            except BaseException as error:
+                if not _is_failure(error):
+                    raise
+                said = f"the model's tokenizer cannot encode the text: {error}"
+                raise ModelError(said) from error
         return list(found.ids)
 
     def _piece(self, token: int) -> bytes:
@@ -135,8 +127,7 @@ def _is_failure(error: BaseException) -> bool:
 
 def _ends(folder: Path) -> frozenset[int]:
     """The tokens that end an answer."""
-    model = read_json(folder / GENAI_CONFIG).get("model")
-    ends = model.get("eos_token_id", []) if isinstance(model, dict) else []
+    ends = genai_section(folder, "model").get("eos_token_id", [])
     where = f"{folder / GENAI_CONFIG}: eos_token_id"
     return frozenset(
         check_whole(v, where, -1) for v in (ends if isinstance(ends, list) else [ends])

@@ -10,13 +10,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from runtimes.errors import ModelError
 from runtimes.machine.cpu import cpu_identity
 from runtimes.machine.installed import find_installed
 from runtimes.machine.state_file import load_state, save_entry
-from runtimes.models.modelfile import ModelFile, fingerprint, reading
+from runtimes.models.modelfile import ModelFile, files_of, fingerprint, reading
 from runtimes.models.registry import MODULES
 from runtimes.planner.candidates import PlanTask
 from runtimes.planner.plan import SHORT_PROMPT, Plan
@@ -47,10 +46,8 @@ def load_plan(models: Sequence[ModelFile], task: PlanTask, *, nearest: bool = Fa
     powers = range(max(own, _MOST_POWER) + 1) if nearest else (own,)
     plans = load_state(_PLANS)
     for key in _keys(models, task, sorted(powers, key=lambda power: abs(power - own))):
-        record = plans.get(key)
-        if not isinstance(record, dict):
-            continue
         try:
+            record = plans[key]
             plan = Plan.from_json(record["plan"])
             path = {fingerprint_of(model): str(model.path) for model in models}[record["file"]]
         except (KeyError, TypeError, ValueError, ModelError):
@@ -90,10 +87,10 @@ def made_plans() -> list[MadePlan]:
 def fingerprint_of(model: ModelFile) -> str:
     """``fingerprint``, remembered for a file that has not been changed or replaced."""
     path = model.path.resolve()
-    stamp = _stamp(path, *model.further)
-    entry: Any = load_state(_SEEN).get(str(path))
-    if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
-        return str(entry[1])
+    stamp = _stamp(model)
+    match load_state(_SEEN).get(str(path)):
+        case [before, str(known)] if before == stamp:
+            return known
     found = fingerprint(model)
     save_entry(_SEEN, str(path), [stamp, found], _SEEN_KEPT)
     return found
@@ -118,14 +115,13 @@ def _keys(models: Sequence[ModelFile], task: PlanTask, powers: Iterable[int]) ->
         yield hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _stamp(path: Path, *further: Path) -> str:
+def _stamp(model: ModelFile) -> str:
     """Names, sizes and times of everything in it, and which file it is: one that is put into the
     place of another may have its size, and may have been given its time."""
-    files = sorted(p for p in path.rglob("*") if p.is_file()) or [path, *further]
     digest = hashlib.sha256()
-    with reading(path):
-        for file in files:
+    with reading(model.path):
+        for file in files_of(model):
             status = file.stat()
             own = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-            digest.update(f"{file} {own}\n".encode())
+            digest.update(f"{file.name} {own}\n".encode())
     return digest.hexdigest()[:32]

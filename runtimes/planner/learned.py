@@ -4,12 +4,14 @@ settings; and what a plan's measurements say would have been faster for such row
 A speed that was recorded counts for more than one that follows from trials, which are short.
 """
 
+import itertools
 import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 from runtimes.engine.metrics import EngineStats
@@ -147,44 +149,33 @@ def best_change(
     tried = [*_tried(plan, models, now)]
     now = next((replace(now, figures=one.figures) for one in tried if one.kind == now.kind), now)
     known = {one.model: fingerprint_of(one.model) for one in (now, *tried)}
-    works = [
-        ((model.path, *work.setting), work)
-        for work in past_works(known)
-        for model, file in known.items()
-        if work.file == file and work.shape.alike(shape)
-    ]
+    runs: dict[tuple[Any, ...], dict[int, list[float]]] = {}
+    for model, work in itertools.product(known, past_works(known)):
+        if work.file == known[model] and work.shape.alike(shape):
+            own = runs.setdefault((model.path, *work.setting), {})
+            own.setdefault(work.rows, []).extend(work.tps)
 
-    def recorded(one: Setup) -> dict[int, float]:
-        found: dict[int, list[float]] = {}
-        for kind, work in works:
-            if kind == one.kind:
-                found.setdefault(work.rows, []).extend(work.tps)
-        return {rows: statistics.median(tps) for rows, tps in found.items()}
-
-    def trials(one: Setup, rows: int) -> float:
-        return one.figures.job_tps(rows, shape.prompt, shape.answer) if one.figures else 0.0
-
-    def real(one: Setup, rows: int) -> float:
-        """Part of the speed by trials that real runs had, with as many rows or about as many; 0
-        where none tells."""
-        own = recorded(one)
-        near = min(own, key=lambda count: abs(math.log(count / rows)), default=rows)
-        return own[near] / trials(one, near) if near in own and one.figures else 0.0
+    def speeds(one: Setup, rows: int) -> tuple[float, float, float]:
+        """Of real runs; by trials, times the part of it that runs with about as many rows had; by
+        trials alone. 0 where none tells."""
+        own = {n: statistics.median(tps) for n, tps in runs.get(one.kind, {}).items()}
+        if one.figures is None:
+            return own.get(rows, 0.0), 0.0, 0.0
+        tps = partial(one.figures.job_tps, prompt=shape.prompt, answer=shape.answer)
+        near = min(own, key=lambda count: abs(math.log(count / rows)), default=0)
+        trust = own[near] / tps(near) if near else 0.0
+        return own.get(rows, 0.0), tps(rows) * trust, tps(rows)
 
     found: list[FasterSetup] = []
-    slots, before = now.settings.slots, recorded(now)
+    before = speeds(now, now.settings.slots)
     for one in (now, *tried):
-        own = recorded(one)
-        for rows in {*own, *(one.figures.decode_tps if one.figures else ())}:
+        for rows in {*runs.get(one.kind, ()), *(one.figures.decode_tps if one.figures else ())}:
             to = replace(one, settings=replace(one.settings, slots=rows))
-            trust = (real(to, rows), real(now, slots))
-            new, old = trials(to, rows), trials(now, slots)
-            if both := slots in before and rows in own:
-                new, old = own[rows], before[slots]
-            elif all(trust):
-                new, old = new * trust[0], old * trust[1]
-            if old and new / old - 1 >= least and allowed(to):
-                found.append(FasterSetup(to, new / old - 1, both))
+            pairs = zip(speeds(to, rows), before, (True, False, False), strict=True)
+            gains = ((new / old - 1, measured) for new, old, measured in pairs if new and old)
+            gain, measured = next(gains, (-1.0, False))
+            if gain >= least and allowed(to):
+                found.append(FasterSetup(to, gain, measured))
     return max(found, key=lambda change: change.gain, default=None)
 
 

@@ -108,12 +108,6 @@ def decode_tps(engine: Engine, rows: int, tokens: int, past: Sequence[int] = ())
     return (after.decode_tokens - before.decode_tokens) / (after.decode_s - before.decode_s)
 
 
-def measure_speed(path: Path, work: Workload, *, batch_prefill: bool = False) -> SpeedFigures:
-    """``measure_depths`` for a workload of one depth, three times."""
-    (figures,) = measure_depths(path, work, repeats=3, batch_prefill=batch_prefill).values()
-    return figures
-
-
 def measure_depths(
     path: Path,
     work: Workload,

@@ -17,7 +17,6 @@ import json
 import logging
 import re
 import sys
-from pathlib import Path
 
 from runtimes import own
 from runtimes.engine.loading import load_runner
@@ -27,8 +26,6 @@ from runtimes.planner.trial_child import prefill, prompt_tokens
 from runtimes.runner import Runner, StepRow
 from runtimes.settings import RunnerSettings
 
-_SMAPS = Path("/proc/self/smaps")
-_MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+\s*(.*)$")
 _MODEL_FILES = (".gguf", ".onnx", ".data")
 _BUFFER = re.compile(r"(\S+) model buffer size = +([\d.]+) MiB")
 
@@ -37,12 +34,13 @@ def main(path: str, settings: str) -> int:
     """Command line of this module."""
     _, answer = exchange()
     model = read_model(path)
-    for module in ("psutil", "tokenizers"):
-        importlib.import_module(module)
+    importlib.import_module("tokenizers")
     backend_of(model).import_library()
     before, _ = _resident()
     repacked = _Repacked()
-    logging.getLogger(own("runtimes.llamacpp.native")).addHandler(repacked)
+    log = logging.getLogger(own("runtimes.llamacpp.native"))
+    log.addHandler(repacked)
+    log.setLevel(logging.DEBUG)
     runner = load_runner(model, RunnerSettings(**json.loads(settings)))
     length = _fill(runner)
     for _ in range(2):
@@ -57,10 +55,7 @@ def main(path: str, settings: str) -> int:
 class _Repacked(logging.Handler):
     """Adds up the weights that llama.cpp says it keeps in a layout of its own."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.nbytes = 0
-        logging.getLogger(own("runtimes.llamacpp.native")).setLevel(logging.DEBUG)
+    nbytes = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Every line of llama.cpp's log passes here."""
@@ -77,8 +72,6 @@ def _fill(runner: Runner) -> int:
     caps = runner.capabilities
     room = min(caps.context, (caps.kv_tokens or caps.slots * caps.context) // caps.slots)
     length = room - 1
-    prefill(runner, 0, min(caps.batch, length))
-    runner.kv.trim(0, 0)
     prefill(runner, 0, length)
     for slot in range(1, caps.slots):
         if caps.mixed_batch:  # copies would share cells
@@ -116,16 +109,11 @@ def _cut(runner: Runner, slot: int, length: int) -> None:
 
 def _resident() -> tuple[int, int]:
     """Resident bytes of this process, and those of them that are pages of the model's files."""
-    everything = model = 0
-    inside = False
-    for line in _SMAPS.read_text(encoding="utf-8", errors="replace").splitlines():
-        if mapping := _MAPPING.match(line):
-            inside = mapping[1].endswith(_MODEL_FILES)
-        elif line.startswith("Rss:"):
-            size = int(line.split()[1]) * 1024
-            everything += size
-            model += size if inside else 0
-    return everything, model
+    import psutil
+
+    maps = psutil.Process().memory_maps()
+    model = sum(one.rss for one in maps if one.path.endswith(_MODEL_FILES))
+    return sum(one.rss for one in maps), model
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Workloads: ``chat`` is one conversation whose turn is 256 prompt tokens and 128 
 stand behind the plan's depth: the tokens that a row's KV cache holds already. A plan's speeds hold
 for this depth alone, since attention reads every key and value of the cache in every step.
 
-Profiles, as ``runtimes.planner.choose`` applies them:
+Profiles, as ``runtimes.planner.candidates`` applies them:
 
 - ``balanced``: the fastest for the workload; no more slots than bring 2%.
 - ``latency``: the shortest turn of a row by itself, whatever the workload; prefill may keep
@@ -20,12 +20,13 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from runtimes.errors import RequestError
 from runtimes.models.modelfile import RuntimeName
 from runtimes.settings import MOST_SLOTS, MOST_THREADS, RunnerSettings, SchedulerSettings, kv_pair
 
+_T = TypeVar("_T")
 PlanWorkload = Literal["chat", "batch"]
 Profile = Literal["latency", "balanced", "throughput", "memory"]
 WORKLOADS: tuple[PlanWorkload, ...] = ("chat", "batch")
@@ -100,11 +101,11 @@ class Alternative:
     def from_json(cls, data: dict[str, Any]) -> Alternative:
         """The reverse; raises as ``Plan.from_json``."""
         values = _nested(data, COMPARED)
-        _check(cls, {name: values[name] for name in ("file", "runtime", "failure")})
-        if not Path(values["file"]).name:
-            raise ValueError("an alternative without a file")
         values["figures"] = _figures(data["figures"]) if data["figures"] else None
-        return cls(**values)
+        found = _made(cls, values)
+        if not Path(found.file).name:
+            raise ValueError("an alternative without a file")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +142,18 @@ class Plan:
         """The plan again; raises KeyError, TypeError or ValueError for anything else."""
         try:
             values = _nested(data, _PLANNED)
-            _check(cls, {name: values[name] for name in _OWN})
             if values["depth"] < 0:
                 raise ValueError("a negative depth")
             values["figures"] = _figures(data["figures"])
             values["reasons"] = tuple(str(reason) for reason in data["reasons"])
             values["alternatives"] = tuple(map(Alternative.from_json, data["alternatives"]))
-            return cls(**values)
+            return _made(cls, values)
         except (AttributeError, OverflowError) as error:
             raise ValueError(str(error)) from error
 
 
 # The settings in which candidates differ, and those that a plan says.
 COMPARED = "threads unified_kv kv_type gpu_layers device device_sampling".split()
-_OWN = "workload profile runtime path memory depth".split()
 _PLANNED = (
     "threads slots context batch kv_type unified_kv gpu_layers"
     " extra_buffers device device_sampling".split()
@@ -173,15 +172,15 @@ def _nested(data: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """``data`` with its settings under one name."""
     values = {name: value for name, value in data.items() if name not in names}
     settings = {name: data[name] for name in names if name in data}
-    _check(RunnerSettings, settings)
+    made = _made(RunnerSettings, settings)
     try:
-        kv_pair(settings.get("kv_type", "f16"))
+        kv_pair(made.kv_type)
     except RequestError as error:
         raise ValueError(str(error)) from error
     for name, most in (("slots", MOST_SLOTS), ("threads", MOST_THREADS)):
         if not 1 <= (settings.get(name) or 1) <= most:
             raise ValueError(f"{name} is {settings[name]}")
-    return {**values, "settings": RunnerSettings(**settings)}
+    return {**values, "settings": made}
 
 
 def _figures(data: dict[str, Any]) -> Figures:
@@ -189,11 +188,15 @@ def _figures(data: dict[str, Any]) -> Figures:
     decode = {int(rows): _positive(tps) for rows, tps in data["decode_tps"].items()}
     if not decode or min(decode) < 1:
         raise ValueError("no figures of decoding")
-    found = Figures(
-        _positive(data["prefill_tps"]), decode, float(data["scatter"]), data["measured_depth"]
+    return _made(
+        Figures,
+        {
+            "prefill_tps": _positive(data["prefill_tps"]),
+            "decode_tps": decode,
+            "scatter": float(data["scatter"]),
+            "measured_depth": data["measured_depth"],
+        },
     )
-    _check(Figures, {"measured_depth": found.measured_depth})
-    return found
 
 
 def _positive(value: Any) -> float:
@@ -203,11 +206,13 @@ def _positive(value: Any) -> float:
     return found
 
 
-def _check(kind: type, values: dict[str, Any]) -> None:
-    """Raise ValueError unless each of ``values`` is what the field of ``kind`` may hold."""
+def _made(kind: type[_T], values: dict[str, Any]) -> _T:
+    """An instance; raises ValueError unless each of ``values`` is what its field may hold."""
     hints = get_type_hints(kind)
     for name, value in values.items():
-        hint = hints[name]
-        found = value if get_origin(hint) is Literal else type(value)
-        if found not in (get_args(hint) or (hint,)):
+        origin = get_origin(hints[name])
+        found = value if origin is Literal else type(value)
+        kinds = (origin,) if origin in (dict, tuple) else get_args(hints[name])
+        if found not in (kinds or (hints[name],)):
             raise ValueError(f"{name} is of another kind")
+    return kind(**values)

@@ -1,28 +1,112 @@
-"""Trials: every candidate briefly, then the best few longer and in turn."""
+"""Trials, each in a process of its own, so that a native crash ends the trial and nothing else:
+every candidate briefly, then the best few longer and in turn."""
 
 import contextlib
+import itertools
+import json
 import logging
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from runtimes.errors import ModelError
-from runtimes.models.memory import gib, require_fit
+from runtimes.errors import ModelError, RuntimeMissingError
+from runtimes.machine.linechild import LineChild, LineChildError
+from runtimes.models.memory import estimate, gib, largest_context, require_fit
 from runtimes.models.modelfile import ModelFile
 from runtimes.planner.candidates import (
     Candidate,
+    Measured,
     PlanTask,
+    best_of,
     candidates,
-    sampling_variants,
+    finalists,
+    reasons,
+    score,
+    slots_for,
     split_by_memory,
-    thread_variants,
+    spread,
+    variants,
 )
-from runtimes.planner.choose import Measured, best_of, finalists, reasons, score, slots_for, spread
-from runtimes.planner.plan import TRIAL_PROMPT, Alternative, Figures, Plan
-from runtimes.planner.trial import Trial, TrialError, load_trial
+from runtimes.planner.plan import TRIAL_PROMPT, TRIAL_TOKENS, Alternative, Figures, Plan
+from runtimes.planner.trial_child import LEAST_DEPTH
 from runtimes.settings import RunnerSettings
+
+# Longer than any trial takes whose candidate one would want to choose. A sample at a depth fills
+# it first, and where it cannot it is also taken at the start.
+_LOAD_S, _SAMPLE_S = 120.0, 180.0
+_AT_ONCE = 6  # trials that may be loaded at the same time, each with a cache of its own
+
+
+class TrialError(Exception):
+    """The candidate cannot be measured; the text says why, for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Tokens a second at the trial's depth, extrapolated to it where it could not be filled."""
+
+    prefill_tps: float  # of one prompt; 0 where it was not timed
+    decode_tps: float  # of all rows that decoded together
+    depth: int  # tokens behind which the sample was taken
+
+
+class Trial(LineChild):
+    """A loaded candidate."""
+
+    def __init__(self, path: Path, settings: RunnerSettings, depth: int = 0) -> None:
+        """Load the file. A context with less room than TRIAL_TOKENS behind ``depth`` is filled as
+        far as it has. Raises TrialError when the candidate does not load.
+        """
+        self._depth = depth
+        asked = json.dumps(asdict(settings))
+        super().__init__("runtimes.planner.trial_child", path, asked, name="its process")
+        try:
+            self.answer(_LOAD_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def answer(self, limit_s: float | None = None) -> Any:
+        """Raises TrialError for the candidate's own failure; what Python cannot import is not."""
+        try:
+            found = super().answer(limit_s)
+        except LineChildError as error:
+            kind = RuntimeMissingError if error.why == "import" else TrialError
+            raise kind(str(error)) from error
+        if "error" in found:
+            raise TrialError(found["error"])
+        return found
+
+    def sample(self, prompt: int, rows: int) -> Sample:
+        """Measure once; a ``prompt`` of 0 tokens is not timed. Raises TrialError."""
+        asked = {"prompt": prompt, "rows": rows, "depth": self._depth}
+        return Sample(**self.ask(asked, _SAMPLE_S))
+
+    def prefill(self, prompt: int, piece: int) -> float:
+        """Tokens a second of one prompt that goes in by steps of ``piece`` tokens.
+
+        Raises TrialError.
+        """
+        return float(self.ask({"prompt": prompt, "piece": piece}, _SAMPLE_S)["prefill_tps"])
+
+
+def load_trial(candidate: Candidate, task: PlanTask, slots: int) -> Trial:
+    """A trial of ``slots`` rows at the task's depth, or with as much room as memory has for trials
+    beside each other. Raises TrialError when the candidate does not load."""
+    model = candidate.model
+    # A budget of --kv-tokens is for rows of a whole context.
+    sized = replace(candidate.sized(task, slots), kv_tokens=None)
+    context = TRIAL_TOKENS + task.depth
+    if task.depth > LEAST_DEPTH and not candidate.on_gpu(task):
+        least = TRIAL_TOKENS + LEAST_DEPTH
+        need = estimate(model, replace(sized, context=least)).total
+        room = need + max(0, task.usable - need) // _AT_ONCE
+        context = min(context, max(least, largest_context(model, sized, room)))
+    return Trial(model.path, replace(sized, context=context), task.depth)
+
 
 logger = logging.getLogger(__name__)
 
@@ -40,55 +124,59 @@ Progress = Callable[[str], None]
 Contender = tuple[Candidate, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Tokens a second in one round: of one prompt's prefill, and of all rows decoding together."""
+# One sample of each in turn.
+Round = dict[Contender, Sample]
 
-    prefill: dict[Candidate, float] = field(default_factory=dict)
-    decode: dict[Contender, float] = field(default_factory=dict)
-    depth: dict[Candidate, int] = field(default_factory=dict)  # the least that was measured
 
-    def measure(self, trial: Trial, candidate: Candidate, counts: Iterable[int]) -> None:
-        """Take a sample with each number of rows. Raises TrialError."""
-        for rows in counts:
-            # One prompt's prefill does not depend on the rows that decode afterwards.
-            sample = trial.sample(0 if candidate in self.prefill else TRIAL_PROMPT, rows)
-            if sample.prefill_tps is not None:
-                self.prefill[candidate] = sample.prefill_tps
-            self.decode[candidate, rows] = sample.decode_tps
-            self.depth[candidate] = min(self.depth.get(candidate, sample.depth), sample.depth)
-
-    def score(self, contender: Contender, task: PlanTask) -> float:
-        """Higher is better; see ``choose.score``."""
-        candidate, rows = contender
-        return score(Figures(self.prefill[candidate], {rows: self.decode[contender]}), task)
+def measure(trial: Trial, candidate: Candidate, counts: Iterable[int]) -> Round:
+    """A sample with each number of rows. Raises TrialError."""
+    found: Round = {}
+    prefill_tps = None
+    for rows in counts:
+        # One prompt's prefill does not depend on the rows that decode afterwards.
+        sample = trial.sample(0 if prefill_tps else TRIAL_PROMPT, rows)
+        prefill_tps = prefill_tps or sample.prefill_tps
+        found[candidate, rows] = replace(sample, prefill_tps=prefill_tps)
+    return found
 
 
 def without_drift(rounds: Sequence[Round]) -> list[Round]:
     """The rounds as if the machine had been equally fast in all of them."""
-    whole = [who for who in rounds[0].decode if all(who in one.decode for one in rounds)]
-    usual = {who: statistics.median(one.decode[who] for one in rounds) for who in whole}
+    whole = set(rounds[0]).intersection(*rounds)
+    usual = {who: statistics.median(one[who].decode_tps for one in rounds) for who in whole}
     steady = []
     for one in rounds:
-        drift = statistics.median(one.decode[who] / usual[who] for who in whole) if whole else 1.0
-        prefill = {candidate: tps / drift for candidate, tps in one.prefill.items()}
-        steady.append(Round(prefill, {who: tps / drift for who, tps in one.decode.items()}))
+        speeds = [one[who].decode_tps / usual[who] for who in whole]
+        drift = statistics.median(speeds or [1.0])
+        steady.append(
+            {
+                who: replace(s, prefill_tps=s.prefill_tps / drift, decode_tps=s.decode_tps / drift)
+                for who, s in one.items()
+            }
+        )
     return steady
 
 
 def figures_of(candidate: Candidate, rounds: Sequence[Round]) -> Figures:
     """The candidate's median round, drift divided out; the scatter is that of the raw samples."""
-    rows = sorted({n for one in rounds for own, n in one.decode if own == candidate})
-    steady = without_drift(rounds)
-    decode = {n: _taken((candidate, n), steady) for n in rows}
-    raw = [[one.prefill[candidate] for one in rounds if candidate in one.prefill]]
-    raw += [_taken((candidate, n), rounds) for n in rows]
+    raw, steady = (_by_rows(candidate, some) for some in (rounds, without_drift(rounds)))
+    whole = max(raw, key=lambda rows: len(raw[rows]))  # in as many rounds as the candidate was
+    prefill = [sample.prefill_tps for sample in raw[whole]]
+    decode = [[sample.decode_tps for sample in samples] for samples in raw.values()]
     return Figures(
-        statistics.median(one.prefill[candidate] for one in steady if candidate in one.prefill),
-        {n: statistics.median(values) for n, values in decode.items()},
-        max(map(spread, raw)),
-        min((one.depth[candidate] for one in rounds if candidate in one.depth), default=0),
+        statistics.median(sample.prefill_tps for sample in steady[whole]),
+        {rows: statistics.median(one.decode_tps for one in steady[rows]) for rows in sorted(raw)},
+        max(map(spread, [prefill, *decode])),
+        min(sample.depth for samples in raw.values() for sample in samples),
     )
+
+
+def _by_rows(candidate: Candidate, rounds: Sequence[Round]) -> dict[int, list[Sample]]:
+    found: dict[int, list[Sample]] = {}
+    for (own, rows), sample in itertools.chain.from_iterable(one.items() for one in rounds):
+        if own == candidate:
+            found.setdefault(rows, []).append(sample)
+    return found
 
 
 def remaining(
@@ -96,16 +184,16 @@ def remaining(
 ) -> list[Contender]:
     """List the candidates of ``among`` that may still be the best, the best so far first."""
     steady = without_drift(rounds)
-    scores = {who: statistics.median(_scores(who, steady, task)) for who in among}
-    ranked = sorted(scores, key=lambda who: -scores[who])
-    return [who for who in ranked if scores[who] >= _BEHIND * scores[ranked[0]]]
+    found = {who: statistics.median(scores(who, steady, task)) for who in among}
+    ranked = sorted(found, key=lambda who: -found[who])
+    return [who for who in ranked if found[who] >= _BEHIND * found[ranked[0]]]
 
 
 def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: PlanTask) -> bool:
     """Whether more rounds would hardly change which of ``ranked`` is the best, or by how much."""
-    leader = _scores(ranked[0], rounds, task)
+    leader = scores(ranked[0], rounds, task)
     for contender in ranked[1:]:
-        pairs = zip(leader, _scores(contender, rounds, task), strict=True)
+        pairs = zip(leader, scores(contender, rounds, task), strict=True)
         ahead = [math.log(first / other) for first, other in pairs]
         error = statistics.stdev(ahead) / math.sqrt(len(ahead))
         if error > _FINE and statistics.mean(ahead) < _SURE * error:
@@ -113,12 +201,11 @@ def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: PlanT
     return True
 
 
-def _scores(contender: Contender, rounds: Sequence[Round], task: PlanTask) -> list[float]:
-    return [one.score(contender, task) for one in rounds if contender in one.decode]
-
-
-def _taken(contender: Contender, rounds: Sequence[Round]) -> list[float]:
-    return [one.decode[contender] for one in rounds if contender in one.decode]
+def scores(contender: Contender, rounds: Sequence[Round], task: PlanTask) -> list[float]:
+    """Of each round; see ``choose.score``."""
+    samples = [one[contender] for one in rounds if contender in one]
+    rows = contender[1]
+    return [score(Figures(one.prefill_tps, {rows: one.decode_tps}), task) for one in samples]
 
 
 # How many tokens a step may have: measured on the chosen file alone.
@@ -146,10 +233,14 @@ def step_size(
     if task.overrides.batch or len(sizes) < 2:
         return task.overrides.batch or usual, []
     progress(f"trying steps of {', '.join(map(str, sizes))} tokens")
+    prompt = sizes[-1]
+    asked = replace(candidate.settings, slots=1, context=prompt + 8, batch=prompt)
     try:
-        found = _measure(candidate, sizes)
+        with Trial(candidate.model.path, asked) as trial:
+            rounds = [[trial.prefill(prompt, size) for size in sizes] for _ in range(_ROUNDS)]
     except TrialError:
         return usual, []
+    found = dict(zip(sizes, map(statistics.median, zip(*rounds, strict=True)), strict=True))
     tokens = choose_size(found, usual)
     tried = ", ".join(f"{tps:,.0f} tok/s by {n}" for n, tps in found.items())
     return tokens, [f"steps of up to {tokens} tokens: a prompt of {sizes[-1]} goes in at {tried}"]
@@ -173,19 +264,6 @@ def choose_size(prefill_tps: dict[int, float], usual: int) -> int:
     return max(chosen, usual) if chosen == max(prefill_tps) else chosen
 
 
-def _measure(candidate: Candidate, sizes: Sequence[int]) -> dict[int, float]:
-    """Tokens a second of one prompt of the largest size, in turn by steps of each: the median of
-    the rounds. Raises TrialError."""
-    prompt = sizes[-1]
-    samples: dict[int, list[float]] = {size: [] for size in sizes}
-    asked = replace(candidate.settings, slots=1, context=prompt + 8, batch=prompt)
-    with Trial(candidate.model.path, asked) as trial:
-        for _ in range(_ROUNDS):
-            for size in sizes:
-                samples[size].append(trial.prefill(prompt, size))
-    return {size: statistics.median(taken) for size, taken in samples.items()}
-
-
 def make_plan(
     models: Iterable[ModelFile], task: PlanTask, progress: Progress = logger.info
 ) -> Plan:
@@ -194,10 +272,13 @@ def make_plan(
     task = task.within(models)
     found = candidates(models, task)
     fit, refused = split_by_memory(found, task)
-    if not fit:
-        _raise_for_memory(found, task)
+    if not fit:  # an error for the candidate that needs the least, with what would fit
+        slots = task.overrides.slots or 1
+        least = min(found, key=lambda candidate: candidate.memory(task, slots))
+        said = f"may be used: three quarters of the {gib(task.free)} that are free"
+        require_fit(least.model, least.sized(task, slots), task.usable, said=said)
     search = _Search(task, progress)
-    search.failures += [replace(c.describe(), failure=why) for c, why in refused]
+    search.failures += [c.describe(failure=why) for c, why in refused]
     search.screen(fit)
     search.compare()
     return search.plan()
@@ -209,7 +290,7 @@ class _Search:
     def __init__(self, task: PlanTask, progress: Progress) -> None:
         self._task = task
         self._progress = progress
-        self._screened: dict[Candidate, Round] = {}  # each candidate by itself
+        self._screened: dict[Candidate, Measured] = {}  # each candidate by itself
         self._final: list[Candidate] = []
         self._rounds: list[Round] = []  # of the final candidates
         self.failures: list[Alternative] = []
@@ -218,11 +299,10 @@ class _Search:
         """One sample of each. Raises ModelError when none can be measured."""
         rows = self._task.base_rows
         for candidate in found:
-            sample = Round()
             try:
                 with self._load(candidate, rows) as trial:
-                    sample.measure(trial, candidate, [rows])
-                self._screened[candidate] = sample
+                    sample = measure(trial, candidate, [rows])
+                self._screened[candidate] = self._measured(candidate, [sample])
             except TrialError as error:
                 self._fail(candidate, error)
         self._require_one()
@@ -233,14 +313,14 @@ class _Search:
         Raises ModelError when all that could be measured before have died by now.
         """
         task = self._task
-        final = [m.candidate for m in finalists([*self._screening().values()], task)]
-        self._final = final + thread_variants(final[0], task) + sampling_variants(final[0], task)
+        final = [m.candidate for m in finalists([*self._screened.values()], task)]
+        self._final = final + variants(final[0], task)
         with contextlib.ExitStack() as stack:
             trials: dict[Candidate, Trial] = {}
             for candidate in self._final:
-                slots = max(self._rows(candidate))
                 try:
-                    trials[candidate] = stack.enter_context(self._load(candidate, slots))
+                    trial = self._load(candidate, self._rows(candidate)[-1])
+                    trials[candidate] = stack.enter_context(trial)
                 except TrialError as error:
                     self._fail(candidate, error)
             self._race(trials)
@@ -255,20 +335,19 @@ class _Search:
         """Rounds over all that may still be the best, until it is clear which is."""
         left = [(candidate, rows) for candidate in trials for rows in self._rows(candidate)]
         while left and len(self._rounds) < MOST_ROUNDS:
-            self._rounds.append(Round())
-            for candidate in dict.fromkeys(candidate for candidate, _ in left):
-                counts = [rows for own, rows in left if own == candidate]
+            self._rounds.append({})
+            for candidate in self._final:
+                counts = sorted(rows for own, rows in left if own == candidate)
                 try:
-                    self._rounds[-1].measure(trials[candidate], candidate, counts)
+                    if counts:
+                        self._rounds[-1] |= measure(trials[candidate], candidate, counts)
                 except TrialError as error:
                     self._fail(candidate, error)
                     left = [who for who in left if who[0] != candidate]
-            if len(self._rounds) < LEAST_ROUNDS or not left:
-                continue
-            left = remaining(self._rounds, left, self._task)
-            if len(left) == 1 or is_settled(without_drift(self._rounds), left, self._task):
-                break
-            left.sort(key=lambda who: (self._final.index(who[0]), who[1]))
+            if left and len(self._rounds) >= LEAST_ROUNDS:
+                left = remaining(self._rounds, left, self._task)
+                if len(left) == 1 or is_settled(without_drift(self._rounds), left, self._task):
+                    break
 
     def _rows(self, candidate: Candidate) -> list[int]:
         """Numbers of rows to measure it with: those that memory allows, and the screening's."""
@@ -279,21 +358,18 @@ class _Search:
     def plan(self) -> Plan:
         """The choice among what was measured."""
         task = self._task
-        there = {candidate for one in self._rounds for candidate in one.prefill}
+        there = {candidate for one in self._rounds for candidate, _ in one}
         final = {c: self._measured(c, self._rounds) for c in self._final if c in there}
-        screened = self._screening()
-        measured = {**screened, **final}.values()
+        measured = {**self._screened, **final}.values()
         chosen = best_of([*(final.values() or measured)], task)
         slots = slots_for(chosen, task)
         candidate, model = chosen.candidate, chosen.candidate.model
         prefill_tps = chosen.figures.prefill_tps
         step, step_why = step_size(candidate, task, slots, prefill_tps, self._progress)
-        others, beside = [*final.values()], None
-        if len(final) < 2:  # alone in the rounds: by the screening
-            beside = screened.get(candidate)
-            others = [*screened.values()] if beside else []
-        why = reasons(chosen, others, task, slots, beside)
-        looked_at = [replace(m.candidate.describe(), figures=m.figures) for m in measured]
+        alone = len(final) < 2 and candidate in self._screened  # in the rounds
+        others = self._screened if alone else final
+        why = reasons(chosen, [*others.values()], task, slots, others[candidate])
+        looked_at = [m.candidate.describe(m.figures) for m in measured]
         return Plan(
             workload=task.workload,
             profile=task.profile,
@@ -306,9 +382,6 @@ class _Search:
             alternatives=(*looked_at, *self.failures),
             depth=task.depth,
         )
-
-    def _screening(self) -> dict[Candidate, Measured]:
-        return {own: self._measured(own, [sample]) for own, sample in self._screened.items()}
 
     def _measured(self, candidate: Candidate, rounds: Sequence[Round]) -> Measured:
         fit = candidate.slots_that_fit(self._task, max(self._task.row_counts))
@@ -326,16 +399,6 @@ class _Search:
         """Forget a candidate that died: none of its figures counts."""
         self._screened.pop(candidate, None)
         for one in self._rounds:
-            one.prefill.pop(candidate, None)
-            for who in [who for who in one.decode if who[0] == candidate]:
-                del one.decode[who]
-        self.failures.append(replace(candidate.describe(), failure=str(error)))
-
-
-def _raise_for_memory(found: Sequence[Candidate], task: PlanTask) -> NoReturn:
-    """Raise OutOfMemoryError for the candidate that needs the least, with what would fit."""
-    slots = task.overrides.slots or 1
-    smallest = min(found, key=lambda candidate: candidate.memory(task, slots))
-    said = f"may be used: three quarters of the {gib(task.free)} that are free"
-    require_fit(smallest.model, smallest.sized(task, slots), task.usable, said=said)
-    raise AssertionError("a candidate was refused that fits")
+            for who in [who for who in one if who[0] == candidate]:
+                del one[who]
+        self.failures.append(candidate.describe(failure=str(error)))

@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 import time
+from functools import cached_property
 
 from runtimes.engine.loading import load_runner
 from runtimes.errors import IngotError
@@ -26,7 +27,7 @@ LEAST_DEPTH = 2 * SHORT_PROMPT  # that is filled whatever it takes: two points m
 # A sample lasts this long, and until it has as many steps: its median then stands for the
 # file, whatever else ran for a part of the time.
 _DECODE_S, _LEAST_STEPS = 0.1, 5
-_PREFILL_S, _LEAST_PREFILLS = 0.05, 1
+_PREFILL_S = 0.05
 
 
 def main(path: str, settings: str) -> int:
@@ -73,46 +74,46 @@ class _Bench:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._texts: dict[int, SavedKv] = {}  # by length
-        self._start_tps: float | None = None  # of a prompt in an empty cache
 
-    def sample(self, prompt: int, rows: int, depth: int) -> dict[str, float | None]:
+    def sample(self, prompt: int, rows: int, depth: int) -> dict[str, float]:
         """Tokens a second at ``depth``, and how much of it was filled."""
         filled = self._depth_to_fill(depth)
         prefill_s, decode_s = self.seconds(prompt, rows, filled)
         if filled < depth:
             start_prefill_s, start_decode_s = self.seconds(prompt, rows, 0)
             decode_s = extrapolated((SHORT_PROMPT, start_decode_s), (filled, decode_s), depth)
-            if prefill_s is not None and start_prefill_s is not None:
-                prefill_s = extrapolated((0, start_prefill_s), (filled, prefill_s), depth)
-        speed = None if prefill_s is None else prompt / prefill_s
+            prefill_s = extrapolated((0, start_prefill_s), (filled, prefill_s), depth)
+        speed = prompt / prefill_s if prompt else 0.0
         return {"prefill_tps": speed, "decode_tps": rows / decode_s, "depth": filled}
 
-    def seconds(self, prompt: int, rows: int, depth: int) -> tuple[float | None, float]:
+    def seconds(self, prompt: int, rows: int, depth: int) -> tuple[float, float]:
         """Prefill of one prompt by itself behind ``depth`` tokens; then a step of ``rows`` rows in
         lockstep behind as many, or behind a short prompt. The median prompt and step."""
         self._empty()
-        prefills: list[float] = []
-        while prompt and (len(prefills) < _LEAST_PREFILLS or sum(prefills) < _PREFILL_S):
+        prefills, steps = list[float](), list[float]()
+        while prompt and sum(prefills) < _PREFILL_S:
             self._put(1, depth)
             prefills.append(prefill(self._runner, 0, prompt, depth))
         behind = max(depth, SHORT_PROMPT)
         self._empty()
-        steps: list[float] = []
         while len(steps) < _LEAST_STEPS or sum(steps) < _DECODE_S:
             done = len(steps) % DECODE_STEPS
             if not done:
                 self._put(rows, behind, again=bool(steps))
             steps.append(self._decode(rows, behind + done))
-        return statistics.median(prefills) if prefills else None, statistics.median(steps)
+        return statistics.median(prefills or [0.0]), statistics.median(steps)
 
     def _depth_to_fill(self, depth: int) -> int:
         if depth <= LEAST_DEPTH:
             return depth
-        if self._start_tps is None:
-            self._empty()
-            self._start_tps = TRIAL_PROMPT / prefill(self._runner, 0, TRIAL_PROMPT)
         room = self._runner.capabilities.context - TRIAL_TOKENS
         return depth_to_fill(depth, room, self._start_tps)
+
+    @cached_property
+    def _start_tps(self) -> float:
+        """Of a prompt in an empty cache."""
+        self._empty()
+        return TRIAL_PROMPT / prefill(self._runner, 0, TRIAL_PROMPT)
 
     def _empty(self) -> None:
         for slot in range(self._runner.capabilities.slots):

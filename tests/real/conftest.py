@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.conftest import ingot
 from tests.real import smollm2
-
-__all__ = ["ingot"]
 
 
 def _had(make: Callable[[], Path]) -> Path:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,10 +14,7 @@ from quantize.quality.text import BUNDLED, WINDOW
 from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
-from tests.app import stopping
-from tests.app.tui.tmux import Tmux
 from tests.quantize.conftest import run_quantize
-from tests.support import read_rows
 
 QUESTIONS = (
     "What is gravity?",
@@ -114,46 +108,3 @@ def test_perplexity_is_that_of_transformers(
     assert found.tokens == WINDOW - WINDOW // 2 - 1
     expected = float(run(_PERPLEXITY, checkpoint, BUNDLED, WINDOW))
     assert found.value == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_batch_that_is_killed_again_and_again(
-    ingot: Any, published: Path, tmp_path: Path
-) -> None:
-    rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    count, kills = 12, 2
-    lines = ({"id": i, "prompt": f"{QUESTIONS[i % 6]} ({i})"} for i in range(count))
-    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    flags = ["--max-tokens", "6", "--slots", "4", "--threads", "1", "--json"]
-    flags.append("--reproducible")
-    command = ["batch", rows, out, "--model", published, *flags]
-    held = stopping.after_rows(tmp_path / "held", count // (kills + 1))
-    for _ in range(kills):
-        process = ingot.start(*command, env=held)
-        stopping.wait_stopped(process)
-        process.kill()
-        process.communicate()
-    done = ingot(*command)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["reused"] == kills * count // (kills + 1)
-    assert [record["id"] for record in read_rows(out)] == list(range(count))
-    journal = read_rows(out.with_name(out.name + ".journal.jsonl"))
-    assert Counter(line["index"] for line in journal if "index" in line) == Counter(range(count))
-    calm = tmp_path / "calm.jsonl"
-    assert ingot("batch", rows, calm, "--model", published, *flags).returncode == 0
-    assert calm.read_bytes() == out.read_bytes()
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_a_chat_in_a_terminal(published: Path, home: Path, tmp_path: Path) -> None:
-    sampling = {"INGOT_SAMPLING_TEMPERATURE": "0", "INGOT_SAMPLING_MAX_TOKENS": str(TOKENS)}
-    env = {"INGOT_HOME": str(home), **sampling}
-    with Tmux(tmp_path / "tmux", 100, 30) as window:
-        window.start("chat", str(published), env=env)
-        window.wait("smollm2-")  # in the header, once the model is loaded
-        window.type(QUESTIONS[0])
-        window.wait(r"gravity\?")
-        window.keys("Enter")
-        window.wait("Gravity is a ")
-        window.wait("maximum length")  # the answer is longer
-        window.keys("C-q")
-        window.wait("code=0")

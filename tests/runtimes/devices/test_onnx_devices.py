@@ -25,10 +25,9 @@ from runtimes.onnx import device_steps
 from runtimes.onnx.device import target_of
 from runtimes.onnx.device_steps import DeviceCache, rows_are_right
 from runtimes.onnx.runner import OnnxRunner
-from runtimes.request import Completion, Request, SamplingParams
-from runtimes.runner import Logits, StepRow, StepRows, TopKLogits, require_full_logits
+from runtimes.request import SamplingParams
+from runtimes.runner import Logits, StepRow, TopKLogits, require_full_logits
 from runtimes.settings import RunnerSettings
-from runtimes.worker.engine import WorkerEngine
 from tests.runtimes.devices.crossings import Crossings
 from tests.runtimes.devices.opened import PROCESSOR, halved, opened, step
 from tests.runtimes.machine import tiny_onnx
@@ -60,10 +59,6 @@ def history(runner: OnnxRunner) -> list[Logits]:
     return [*found, runner.score(PROMPTS[4])]
 
 
-def texts(engine: Engine | WorkerEngine) -> list[Completion]:
-    return [stream.result(300) for stream in [engine.submit(Request(p, GREEDY)) for p in PROMPTS]]
-
-
 def test_logits_are_the_processors(folder: Path, device: str) -> None:
     with opened(folder, "cpu") as runner:
         expected = history(runner)
@@ -91,21 +86,6 @@ def test_what_a_slot_holds_goes_to_another_and_to_the_processor(folder: Path, de
         assert there.kv.save(0) == b""
 
 
-def test_a_worker_and_a_session(folder: Path, device: str, tmp_path: Path) -> None:
-    kept = tmp_path / "chat.session"
-    settings = RunnerSettings(slots=1, context=90, device=device)
-    with Engine.load(folder, settings) as engine:
-        first = texts(engine)[3]
-        told = [*PROMPTS[3], *first.token_ids]
-        assert engine.save_session(told, kept) > len(PROMPTS[3])
-        on = engine.submit(Request(told, GREEDY)).result(300).token_ids
-    # A worker does not take the processor for a device.
-    kind = Engine if device == PROCESSOR.name else WorkerEngine
-    with kind.load(folder, settings) as worker:
-        assert len(worker.load_session(kept)) > len(PROMPTS[3])
-        assert worker.submit(Request(told, GREEDY)).result(300).token_ids == on
-
-
 def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
     folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,10 +93,10 @@ def test_a_step_carries_tokens_there_and_the_logits_that_were_asked_for_back(
     with opened(folder, device) as runner:
         counted = Crossings(monkeypatch)
         assert isinstance(runner.kv, DeviceCache)
-        for view in itertools.chain(*runner.kv._views):
+        for tensor in itertools.chain(*runner.kv._there):
             if device == PROCESSOR.name:
-                at = view.tensor.data_ptr()
-                counted.there.append(range(at, at + view.tensor.tensor_size_in_bytes()))
+                at = tensor.data_ptr()
+                counted.there.append(range(at, at + tensor.tensor_size_in_bytes()))
         for slot, wanted in ((0, 0), (1, 1), (2, 3)):
             step(runner, StepRow(slot, 0, PROMPTS[2], wanted))
         assert sum(counted.taken.values()) == (1 + 3) * row
@@ -227,19 +207,17 @@ def test_a_device_without_half_precision_does_not_say_that_it_has_no_room(
 
 
 def test_rows_go_together_beside_one_that_is_full(folder: Path, device: str) -> None:
-    found = {}
+    found = []
     for where in ("cpu", device):
         with opened(folder, where, context=20) as runner:
-            for slot, prompt in enumerate((PROMPTS[1], PROMPTS[3], PROMPTS[0])):
-                step(runner, StepRow(slot, 0, prompt, 0))
-            step(runner, StepRow(1, 19, [8], 0))  # now there is no room
+            for slot, length in enumerate((9, 20, 4)):
+                step(runner, StepRow(slot, 0, [1 + slot] * length, 0))
             assert runner.kv.full() == {1}
-            found[where] = step(runner, StepRow(0, 9, [5], 1), StepRow(2, 4, [6], 1))
-            again = step(runner, StepRow(0, 10, [5], 1), StepRow(2, 5, [6], 1))
+            apart = step(runner, StepRow(0, 9, [5], 1), StepRow(2, 4, [6], 1))
             runner.kv.trim(1, 19)
-            rows = (StepRow(0, 11, [5], 1), StepRow(1, 19, [8], 1), StepRow(2, 6, [6], 1))
-            found[where] = np.concatenate([found[where], again, step(runner, *rows)])
-    np.testing.assert_allclose(found[device], found["cpu"], atol=CLOSE)
+            rows = (StepRow(0, 10, [5], 1), StepRow(1, 19, [8], 1), StepRow(2, 5, [6], 1))
+            found.append(np.concatenate([apart, step(runner, *rows)]))
+    np.testing.assert_allclose(*found, atol=CLOSE)
 
 
 def test_the_largest_logits_are_found_there(
@@ -248,26 +226,25 @@ def test_the_largest_logits_are_found_there(
     monkeypatch.setattr(device_steps, "LIKELIEST", 16)  # of 64 tokens
     settings = RunnerSettings(slots=3, context=60, device=device, device_sampling=True)
     with contextlib.closing(OnnxRunner(read_model(folder), settings)) as runner:
-        counted = Crossings(monkeypatch)
         assert runner.capabilities.top_k_logits
-
-        def rows(position: int, *needed: int) -> StepRows:
-            each = enumerate(needed)
-            return tuple(StepRow(s, position, [3 + s], 1, top_k_needed=n) for s, n in each)
-
         for slot in range(3):
-            step(runner, StepRow(slot, 0, PROMPTS[1], 1, top_k_needed=5))
-        counted.clear()
-        few = runner.execute(rows(9, 1, 5, 15))
+            runner.execute([StepRow(slot, 0, PROMPTS[1], 0)])
+        counted, found = Crossings(monkeypatch), []
+        for needed in ((1, 5, 15), (1, 0, 15), (1, 16, 15)):
+            asked = enumerate(needed)
+            rows = [StepRow(s, 9, [3 + s], 1, top_k_needed=most) for s, most in asked]
+            counted.clear()
+            found.append(runner.execute(rows))
+            for slot in range(3):
+                runner.kv.trim(slot, 9)
+            if len(found) == 1:
+                assert sum(counted.taken.values()) == 3 * 16 * (4 + 8)  # a float and an id
+        few, *whole = found
         assert isinstance(few, TopKLogits)
-        assert sum(counted.taken.values()) == 3 * 16 * (4 + 8)  # a float and an id
-        for slot in range(3):
-            runner.kv.trim(slot, 9)
-        whole = require_full_logits(runner.execute(rows(9, 1, 0, 15)))
-        for ids, values, logits in zip(few.ids, few.values, whole, strict=True):
-            np.testing.assert_allclose(values, logits[ids], atol=CLOSE)
-            assert logits[ids].min() >= np.sort(logits)[-16] - CLOSE
-        assert len(require_full_logits(runner.execute(rows(10, 1, 16, 15)))) == 3
+        for one in map(require_full_logits, whole):
+            for ids, values, logits in zip(few.ids, few.values, one, strict=True):
+                np.testing.assert_allclose(values, logits[ids], atol=CLOSE)
+                assert logits[ids].min() >= np.sort(logits)[-16] - CLOSE
 
 
 def test_a_provider_that_the_package_has_not(folder: Path) -> None:

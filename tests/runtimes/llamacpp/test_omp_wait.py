@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 import pytest
 
 from runtimes.llamacpp import omp_wait
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy, excess
+from tests.support import until
 
 
 def test_crowded_is_when_all_together_want_more_than_there_is() -> None:
@@ -17,15 +17,6 @@ def test_crowded_is_when_all_together_want_more_than_there_is() -> None:
     assert excess(threads=2, others=1.5, cores=2) == 1.5
     assert excess(threads=4, others=3.0, cores=8) == -1  # they have cores of their own
     assert excess(threads=9, others=0.25, cores=8) == 0.25
-
-
-def wait_until(seen: Callable[[], bool], seconds: float = 60) -> bool:
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
-        if seen():
-            return True
-        time.sleep(0.05)
-    return seen()
 
 
 @pytest.fixture
@@ -44,18 +35,18 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
     monkeypatch.setattr(omp_wait, "others_share", lambda _: others[0] / omp_wait._cores())
     watch = OmpWaitPolicy(threads=omp_wait._cores() + 1)
     try:
-        assert not wait_until(lambda: watch._asleep is not None, 0.6)
         watch.__enter__()
-        assert not wait_until(lambda: watch._asleep is not None, 0.6)
+        time.sleep(0.6)
+        assert watch._asleep is None
         others[0] = 1.0
-        assert wait_until(lambda: watch._asleep is not None)
+        until(lambda: watch._asleep is not None)
         others[0] = 0.0
-        assert wait_until(lambda: watch._asleep is None)
+        until(lambda: watch._asleep is None)
         watch.__exit__()
-        assert wait_until(lambda: not watch._work.is_set())  # a look may have been under way
+        until(lambda: not watch._work.is_set())  # a look may have been under way
         others[0] = 1.0  # as when another engine goes on where this one has ended
-        # Nothing runs, nothing is watched.
-        assert not wait_until(lambda: watch._asleep is not None, 0.6)
+        time.sleep(0.6)  # nothing runs, nothing is watched
+        assert watch._asleep is None
     finally:
         watch.close()
 
@@ -65,9 +56,9 @@ def test_a_team_that_sleeps_costs_nothing_and_goes_away() -> None:
     tasks = f"/proc/{os.getpid()}/task"
     before = set(os.listdir(tasks))
     team = omp_wait._idle_team()
-    assert wait_until(lambda: len(set(os.listdir(tasks)) - before) > omp_wait._cores())
+    until(lambda: len(set(os.listdir(tasks)) - before) > omp_wait._cores())
     team.set()
-    assert wait_until(lambda: set(os.listdir(tasks)) <= before)
+    until(lambda: set(os.listdir(tasks)) <= before)
 
 
 def test_what_the_environment_says_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from runtimes.models.gguf import named_parts, read_header
 from runtimes.models.memory import estimate
 from runtimes.models.modelfile import GENAI_CONFIG
 from runtimes.models.registry import read_model
-from runtimes.onnx.graph_file import ParseWork, fields, read_graph
+from runtimes.onnx.graph_file import read_graph
 from runtimes.onnx.tokenizer import OnnxTokenizer
 from runtimes.settings import RunnerSettings
 from tests.fuzz.headers import Gguf
@@ -64,12 +64,9 @@ NUMBERS = (
     "split.count",
     "llama.block_count",
     "llama.embedding_length",
-    "llama.context_length",
-    "llama.attention.head_count",
     "llama.attention.head_count_kv",
     "llama.attention.key_length",
     "llama.feed_forward_length",
-    "llama.expert_used_count",
     "llama.vocab_size",
 )
 
@@ -104,12 +101,6 @@ def test_a_number_of_another_kind(header: Gguf, tmp_path: Path, key: str) -> Non
 def test_a_text_of_another_kind(header: Gguf, tmp_path: Path, key: str, value: Any) -> None:
     with pytest.raises(ModelError, match=key):
         read_model(write(tmp_path / "m.gguf", header, **{key: value}))
-
-
-def test_texts_that_are_no_utf_8_are_read(header: Gguf, tmp_path: Path) -> None:
-    given = {"tokenizer.chat_template": b"\xff\xfe{{ x }}"}
-    model = read_model(write(tmp_path / "m.gguf", header, **given))
-    assert model.chat_template == "\ufffd\ufffd{{ x }}"
 
 
 @pytest.mark.parametrize("arch", ["jamba", "nemotron_h", "qwen3next", "gemma3", "mamba", "rwkv7"])
@@ -223,8 +214,6 @@ def test_long_numbers_of_protobuf_end_the_reading_at_once(folder: Path) -> None:
         with pytest.raises(ModelError, match=r"model\.onnx is not an ONNX graph"):
             estimate(read_model(folder), RunnerSettings(slots=1))
     assert time.process_time() - begun < 5
-    highest = memoryview(b"\x08" + b"\xff" * 9 + b"\x01")
-    assert fields(highest, ParseWork())[1] == [2**64 - 1]
 
 
 @pytest.mark.parametrize(
