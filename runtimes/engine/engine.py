@@ -12,17 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from runtimes.api import EngineApi
-from runtimes.chat import (
-    Messages,
-    ToolSchemas,
-    Variables,
-    encode_chat,
-    encode_continuation,
-    encode_text,
-)
+from runtimes.api import EngineApi, T, TextEncoder
 from runtimes.checks import check_room
 from runtimes.engine.adapters import LoadedAdapters
 from runtimes.engine.core import EngineCore
@@ -47,14 +39,13 @@ from runtimes.stream import Stream
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Command = Callable[[], None]
 
 # How long the batching strategies that wait for company sleep before they look again.
 _NAP_S = 0.005
 
 
-class Engine(EngineApi):
+class Engine(TextEncoder, EngineApi):
     """Submit requests from any thread; every native call happens on the engine's own."""
 
     def __init__(
@@ -129,45 +120,15 @@ class Engine(EngineApi):
         """The process that holds the model: this one."""
         return os.getpid()
 
-    def encode(self, text: str, suffix: str | None = None) -> list[int]:
-        """See ``EngineApi.encode``; raises RequestError once the engine is closed."""
-        with self._open_vocabulary():
-            return encode_text(self.tokenizer, text, suffix)
-
-    def encode_chat(
-        self,
-        messages: Messages,
-        template: str | None = None,
-        tools: ToolSchemas | None = None,
-        variables: Variables | None = None,
-    ) -> list[int]:
-        """See ``EngineApi.encode_chat``."""
-        self.model.require_writer()
-        template = template or self.model.chat_template
-        with self._open_vocabulary():
-            return encode_chat(self.tokenizer, template, messages, tools, variables)
-
-    def encode_continuation(
-        self,
-        context: str | Messages,
-        continuation: str,
-        variables: Variables | None = None,
-    ) -> tuple[list[int], int]:
-        """See ``runtimes.chat.encode_continuation``."""
-        self.model.require_writer()
-        template = self.model.chat_template
-        with self._open_vocabulary():
-            return encode_continuation(self.tokenizer, template, context, continuation, variables)
-
-    @contextlib.contextmanager
-    def _open_vocabulary(self) -> Iterator[None]:
-        """Keeps the model from being freed meanwhile; raises RequestError when it has been."""
+    def encoded(self, function: Callable[..., T], *arguments: Any) -> T:
+        """See ``TextEncoder``; the model is not freed meanwhile. Raises RequestError when it has
+        been."""
         with self._vocabulary:
             if self._freed:
                 raise RequestError("the engine is closed")
             self._encoding += 1
         try:
-            yield
+            return function(self.tokenizer, *arguments)
         finally:
             with self._vocabulary:
                 self._encoding -= 1

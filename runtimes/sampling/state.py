@@ -45,19 +45,14 @@ class SamplerState:
         self._stream = _mix(seed & _WORD)
         self._bias = _bias(params.logit_bias)
         self._eos = np.array(sorted(eos_ids), np.int64)
-        self._penalised = (
-            params.repetition_penalty != 1
-            or params.presence_penalty != 0
-            or params.frequency_penalty != 0
-        )
-        self._seen = _Counts(prompt if self._penalised else ())
+        self._seen = _Counts(prompt if params.penalised else ())
 
     def accept(self, token: int) -> None:
         """Count a token that was sampled."""
         self.drawn += 1
         if self.matcher is not None:
             self.matcher.accept(token)
-        if self._penalised:
+        if self.params.penalised:
             self._seen.add(token)
 
     def uniform(self) -> float:

@@ -149,12 +149,8 @@ class OomDetector:
 
 
 def free_share() -> float:
-    """How much of the machine's memory can be had without swapping, from 0 to 1; 1 where the system
-    does not tell."""
-    try:
-        memory = psutil.virtual_memory()
-    except (psutil.Error, OSError):
-        return 1.0
+    """How much of the machine's memory can be had without swapping, from 0 to 1."""
+    memory = psutil.virtual_memory()
     return float(memory.available / memory.total)
 
 
@@ -221,16 +217,14 @@ class SettingsLimits:
 
     def describe(self) -> str:
         """The limits in words; empty without any."""
-        parts = []
-        if not self.gpu:
-            parts.append("without the GPU")
-        if not self.extra_buffers:
-            parts.append("without special kernels, slower")
-        if not self.draft:
-            parts.append("without a draft")
-        if self.kv_tokens is not None:
-            parts.append(f"with at most {self.kv_tokens:,} tokens in all slots together")
-        return " and ".join(parts)
+        most = f"with at most {self.kv_tokens or 0:,} tokens in all slots together"
+        parts = {
+            "without the GPU": self.gpu,
+            "without special kernels, slower": self.extra_buffers,
+            "without a draft": self.draft,
+            most: not self.kv_tokens,
+        }
+        return " and ".join(text for text, free in parts.items() if not free)
 
 
 @dataclass(frozen=True, slots=True)
