@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 import threading
@@ -15,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runtimes.api import EngineApi, T, TextEncoder
-from runtimes.checks import check_room
-from runtimes.engine.adapters import LoadedAdapters
+from runtimes.checks import check_adapter, check_room
 from runtimes.engine.core import EngineCore
 from runtimes.engine.draft import Draft
 from runtimes.engine.loading import load_with_draft
@@ -68,7 +68,7 @@ class Engine(TextEncoder, EngineApi):
         self._core = EngineCore(runner, settings, scheduling, room, draft)
         self._wake = threading.Condition()
         self._commands: deque[Command] = deque([self._core.warm_up])
-        self._adapters = LoadedAdapters(runner)
+        self._digests: dict[str, str] = {}  # checksums of the files of adapters, by their names
         self._compiling: list[RequestState] = []  # requests whose constraints are being compiled
         self._embedding: deque[RequestState] = deque()  # texts to embed
         self._compiler = ThreadPoolExecutor(1, "ingot-constraints")
@@ -149,22 +149,27 @@ class Engine(TextEncoder, EngineApi):
         ``grammar`` is what ``check_request`` gave, perhaps in a process that knew a larger context.
         """
         check_room(request, self.context)
-        self._adapters.require(request)
+        self._require_adapter(request.adapter)
         state = RequestState(request, sink, time.monotonic(), self.tokenizer, grammar)
         self._post(lambda: self._take(state), refuse_when_closing=True)
 
     @property
     def adapters(self) -> frozenset[str]:
         """See ``EngineApi.adapters``."""
-        return self._adapters.names
+        return frozenset(self._digests)
+
+    def _require_adapter(self, name: str | None) -> None:
+        if name is not None and name not in self._digests:
+            known = ", ".join(sorted(self._digests)) or "none"
+            raise RequestError(f"no adapter {name!r} is loaded; there is: {known}")
 
     def load_adapter(self, name: str, path: Path) -> None:
         """See ``EngineApi.load_adapter``."""
-        self._call(lambda: self._adapters.load(name, path))
+        self._call(lambda: self._load_adapter(name, path))
 
     def unload_adapter(self, name: str) -> None:
         """See ``EngineApi.unload_adapter``."""
-        self._call(lambda: self._adapters.unload(name, self._core, self._compiling))
+        self._call(lambda: self._unload_adapter(name))
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
@@ -203,7 +208,7 @@ class Engine(TextEncoder, EngineApi):
         """See ``EngineApi.save_session``."""
         wanted = Prefix(adapter, list(tokens))
         found, digest = self._call(
-            lambda: (self._core.kv.save_prefix(wanted), self._adapters.digest(adapter))
+            lambda: (self._core.kv.save_prefix(wanted), self._digest(adapter))
         )
         if found is None:
             raise RequestError("nothing of this conversation is cached: there is nothing to save")
@@ -217,13 +222,12 @@ class Engine(TextEncoder, EngineApi):
             raise RequestError(
                 "reproducible answers need every prompt computed in one way: no session is loaded"
             )
-        digest = self._adapters.digest(adapter)
+        digest = self._digest(adapter)
         tokens, data = read_session(path, header_of(self.model, self._settings.kv_type, digest))
         prefix = Prefix(adapter, tokens)
 
         def put() -> bool:  # between two steps the adapter may have become another one
-            same = digest == self._adapters.digest(adapter)
-            return same and self._core.kv.pool.put(prefix, data)
+            return digest == self._digest(adapter) and self._core.kv.pool.put(prefix, data)
 
         if not self._call(put):
             raise RequestError(
@@ -325,10 +329,41 @@ class Engine(TextEncoder, EngineApi):
         with _answered(state, "a request could not be taken in"):
             if compiled is not None:
                 state.new_matcher = compiled.result()
-            self._adapters.require(state.request)  # it may have been unloaded since
+            self._require_adapter(state.request.adapter)  # it may have been unloaded since
             if (thinking := state.request.thinking) is not None:
                 state.thought_tokens = self._thoughts(thinking.form)
             self._core.add(state)
+
+    def _digest(self, adapter: str | None) -> str:
+        """The checksum of an adapter's file; nothing where there is to be none."""
+        self._require_adapter(adapter)
+        return self._digests[adapter] if adapter else ""
+
+    def _load_adapter(self, name: str, path: Path) -> None:
+        check_adapter(name, path, self._digests)
+        if self._runner.adapters is None:
+            raise RequestError(
+                "this model takes no adapters: models that write texts do, ONNX graphs where"
+                " onnxruntime-genai's builder made them, and not for reproducible answers. Others"
+                " can be merged: quantize --lora"
+            )
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self._runner.adapters.load(name, path)
+        self._digests[name] = digest
+
+    def _unload_adapter(self, name: str) -> None:
+        if self._runner.adapters is None or name not in self._digests:
+            raise RequestError(f"there is no adapter {name!r} to unload")
+        states = [*self._compiling, *self._core.requests]
+        if used := sum(state.request.adapter == name for state in states):
+            raise RequestError(
+                f"{used} requests still use the adapter {name!r}: unload it when they have ended"
+            )
+        # What is cached of it would be taken for that of another one of its name.
+        self._core.kv.clear()
+        self._runner.adapters.unload(name)
+        del self._digests[name]
 
     def _embed_next(self) -> bool:
         """Embed one text; False where none waits."""

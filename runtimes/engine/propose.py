@@ -181,12 +181,18 @@ class Proposer:
             if one.guess is not None
         }
         wanted = {o.sequence: min(depth, o.most) for o in choice.offers if o.guess is None}
-        if wanted and self.draft is not None:
-            found = self.draft.guess(wanted)
-            self.drafted = frozenset(found)
-            self.drafting_s = self.draft.seconds + self.draft.caught_up_s
-            self._guesses |= {one: Guess(guessed, _DRAFT) for one, guessed in found.items()}
+        found = self._ask_draft(wanted)
+        self._guesses |= {one: Guess(guessed, _DRAFT) for one, guessed in found.items()}
         return {one: guess.tokens for one, guess in self._guesses.items()}
+
+    def _ask_draft(self, wanted: dict[Sequence, int]) -> RowTokens:
+        """So many guesses of the draft for each of these rows."""
+        if not wanted or self.draft is None:
+            return {}
+        found = self.draft.guess(wanted)
+        self.drafted = frozenset(found)
+        self.drafting_s = self.draft.seconds + self.draft.caught_up_s
+        return found
 
     def _found(self, sequence: Sequence, most: int) -> _Offer | None:
         """Propose tokens from the row's own text (prompt lookup)."""
@@ -207,17 +213,20 @@ class Proposer:
         self._rest -= 1
         if self._rest > 0:
             return None
-        if self._could_pay(len(decoding)):
-            found = {offer.sequence: offer for offer in offers}
-            mine = (self._drafted(one, found.get(one), most) for one in decoding)
-            every = [offer for offer in mine if offer is not None]
-            if drafts := [offer for offer in every if offer.guess is None]:
-                self._trial = False
-                choice = self._best(len(decoding), every, most, _DRAFT_DEPTHS)
-                if choice.gain >= _GAIN and choice.gain > other and self._credit > 0:
-                    return choice
-                if other < _GAIN and (trial := self._trial_of(drafts, len(decoding))):
-                    return trial
+        rows, found = len(decoding), {offer.sequence: offer for offer in offers}
+        mine = (self._drafted(one, found.get(one), most) for one in decoding)
+        every = [offer for offer in mine if offer is not None]
+        self._trial = False
+        if drafts := [offer for offer in every if offer.guess is None]:
+            choice = self._best(rows, every, most, _DRAFT_DEPTHS)
+            if choice.gain >= _GAIN and choice.gain > other and self._credit > 0:
+                return choice
+            # A few guesses of the row that costs least, where the credit pays for them.
+            one = min(drafts, key=lambda offer: offer.behind)
+            cost = self._draft_times(rows, 1, _TRIAL_DEPTH, one.behind)
+            if other < _GAIN and cost <= self._credit:
+                self._trial, self._rest = True, _REST
+                return _Choice([one], _TRIAL_DEPTH, 0.0)
         self._rest = _REST
         return None
 
@@ -234,22 +243,6 @@ class Proposer:
         horizon = min(left, max(_LEAST_HORIZON, 2 * len(sequence.output)))
         return _Offer(sequence, chance, size, None, behind, behind / horizon)
 
-    def _trial_of(self, drafts: list[_Offer], rows: int) -> _Choice | None:
-        """A few guesses of the row that costs least, where the credit pays for them."""
-        one = min(drafts, key=lambda offer: offer.behind)
-        cost = self._draft_times(rows, 1, _TRIAL_DEPTH, one.behind)
-        if cost > self._credit:
-            return None
-        self._trial, self._rest = True, _REST
-        return _Choice([one], _TRIAL_DEPTH, 0.0)
-
-    def _could_pay(self, rows: int) -> bool:
-        """Whether the draft would, if all that it guesses were right."""
-        times = (
-            (depth, (self._time(rows, rows * depth) or 1.0) + self._draft_times(rows, rows, depth))
-            for depth in _DRAFT_DEPTHS
-        )
-        return any(1 + depth >= _GAIN * took for depth, took in times)
 
     def _draft_times(self, rows: int, drafted: int, depth: int, further: float = 0.0) -> float:
         """How many steps of ``rows`` rows without guesses the draft takes for its own."""

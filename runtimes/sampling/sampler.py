@@ -94,8 +94,13 @@ def _from_top_k(top_k: TopKLogits, states: States) -> Ints:
     order = top_k.ids.argsort(axis=1)
     ids = np.take_along_axis(top_k.ids, order, axis=1)
     values = np.take_along_axis(top_k.values, order, axis=1)
-    with np.errstate(over="ignore"):
-        places = _choose_places(values, states)
+    tops = values.max(axis=1)
+    _check(tops)
+    places: Ints = values.argmax(axis=1)
+    drawn = [i for i, state in enumerate(states) if state.params.temperature > 0]
+    if drawn:
+        with np.errstate(over="ignore"):
+            places[drawn] = draw_among(values[drawn], tops[drawn], [states[i] for i in drawn])
     return np.take_along_axis(ids, places[:, None], axis=1)[:, 0].astype(np.int64)
 
 
@@ -118,18 +123,6 @@ def _check(tops: Floats) -> None:
     if not finite.all():
         raise _BrokenLogitsError(np.flatnonzero(~finite).tolist())
 
-
-def _choose_places(values: Floats, states: States) -> Ints:
-    """The place of each row's token in ``values``, where all of its candidates are."""
-    tops = values.max(axis=1)
-    _check(tops)
-    drawn = [i for i, state in enumerate(states) if state.params.temperature > 0]
-    if len(drawn) == len(states):
-        return draw_among(values, tops, states)
-    places: Ints = values.argmax(axis=1)
-    if drawn:
-        places[drawn] = draw_among(values[drawn], tops[drawn], [states[i] for i in drawn])
-    return places
 
 
 def _of_whole_rows(logits: Logits, states: States) -> Ints:

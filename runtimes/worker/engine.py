@@ -96,7 +96,8 @@ class WorkerEngine(TextEncoder, Supervisor, EngineApi):
     @property
     def pid(self) -> int | None:
         """The process that holds the model; None while there is none."""
-        return self._process.pid if self._process else None
+        process = self._process
+        return process.pid if process else None
 
     @property
     def deaths(self) -> int:

@@ -132,8 +132,9 @@ class OomDetector:
 
     def look(self) -> None:
         """See how it is now."""
-        now = time.monotonic()
-        self._looks.append((now, oom_kills(), free_share()))
+        now, memory = time.monotonic(), psutil.virtual_memory()
+        # How much can be had without swapping.
+        self._looks.append((now, oom_kills(), memory.available / memory.total))
         # The first one that is kept is older than the window: what it counted came before.
         while len(self._looks) > 1 and self._looks[1][0] < now - _WINDOW_S:
             self._looks.popleft()
@@ -147,11 +148,6 @@ class OomDetector:
         lately = [free for at, _, free in looks if at > now - _STALE_S]
         return Cause.SCARCE if min(lately, default=1.0) < _SCARCE else Cause.KILLED
 
-
-def free_share() -> float:
-    """How much of the machine's memory can be had without swapping, from 0 to 1."""
-    memory = psutil.virtual_memory()
-    return float(memory.available / memory.total)
 
 
 def oom_kills() -> int | None:

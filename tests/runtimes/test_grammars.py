@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
 from runtimes import grammars
 from runtimes.engine.engine import Engine
 from runtimes.errors import RequestError, WorkerError
