@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,27 +89,6 @@ def test_errors_keep_their_class_and_their_words(worker, gguf, tmp_path):
         worker.encode_chat([{"no role": "user"}])
     with pytest.raises(RequestError):
         worker.save_session([5, 6, 7], tmp_path / "session")
-
-
-def test_many_threads_and_many_requests(worker):
-    prompt = prompts(worker)[0]
-    before = worker.stats().completion_tokens
-    with ThreadPoolExecutor(3) as threads:
-        done = threads.map(
-            worker.generate, [[prompt] * 100] * 3, [SamplingParams(max_tokens=2)] * 3
-        )
-    assert [len(one.token_ids) for some in done for one in some] == [2] * 300
-    assert worker.stats().completion_tokens - before == 600
-
-
-def test_a_slow_reader_holds_nobody_up(worker):
-    params = SamplingParams(max_tokens=100, ignore_eos=True)
-    slow = worker.submit(Request(prompts(worker)[2], params))
-    chunks = iter(slow)
-    next(chunks)
-    others = worker.generate(prompts(worker), params)
-    assert all(len(done.token_ids) == 100 for done in others)
-    assert slow.result(60).text.endswith("".join(chunk.text for chunk in chunks))
 
 
 def test_cancel(worker):
