@@ -214,7 +214,8 @@ class Proposer:
         if self._rest > 0:
             return None
         rows, found = len(decoding), {offer.sequence: offer for offer in offers}
-        mine = (self._drafted(one, found.get(one), most) for one in decoding)
+        pays = self._could_pay(rows)
+        mine = (self._drafted(one, found.get(one), most) for one in decoding if pays)
         every = [offer for offer in mine if offer is not None]
         self._trial = False
         if drafts := [offer for offer in every if offer.guess is None]:
@@ -243,6 +244,14 @@ class Proposer:
         horizon = min(left, max(_LEAST_HORIZON, 2 * len(sequence.output)))
         return _Offer(sequence, chance, size, None, behind, behind / horizon)
 
+
+    def _could_pay(self, rows: int) -> bool:
+        """Whether the draft would, if all that it guesses were right."""
+        times = (
+            (depth, (self._time(rows, rows * depth) or 1.0) + self._draft_times(rows, rows, depth))
+            for depth in _DRAFT_DEPTHS
+        )
+        return any(1 + depth >= _GAIN * took for depth, took in times)
 
     def _draft_times(self, rows: int, drafted: int, depth: int, further: float = 0.0) -> float:
         """How many steps of ``rows`` rows without guesses the draft takes for its own."""

@@ -15,6 +15,7 @@
 - So many deaths in so many minutes end it: until the time is over, requests fail at once.
 """
 
+import contextlib
 import hashlib
 import logging
 import re
@@ -132,9 +133,11 @@ class OomDetector:
 
     def look(self) -> None:
         """See how it is now."""
-        now, memory = time.monotonic(), psutil.virtual_memory()
-        # How much can be had without swapping.
-        self._looks.append((now, oom_kills(), memory.available / memory.total))
+        free, now = 1.0, time.monotonic()
+        with contextlib.suppress(OSError):  # this process may open no more files
+            memory = psutil.virtual_memory()
+            free = memory.available / memory.total  # without swapping
+        self._looks.append((now, oom_kills(), free))
         # The first one that is kept is older than the window: what it counted came before.
         while len(self._looks) > 1 and self._looks[1][0] < now - _WINDOW_S:
             self._looks.popleft()
