@@ -172,7 +172,8 @@ class WorkerEngine(TextEncoder, Supervisor, EngineApi):
 
     def encoded(self, function: Callable[..., T], *arguments: Any) -> T:
         """See ``TextEncoder``."""
-        return self._call(TextEncoder.encoded, function, *arguments)
+        found: T = self._call(TextEncoder.encoded, function, *arguments)
+        return found
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""

@@ -88,9 +88,12 @@ def expected(weights: dict[str, Array], layers: int, size: int, interleaved: boo
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """llama.cpp's own reader of its formats, from the source that the build is made of."""
     folder = tmp_path_factory.mktemp("gguf")
-    with tarfile.open(sdist_path()) as archive:
-        wanted = [m for m in archive if "/vendor/llama.cpp/gguf-py/gguf/" in m.name]
-        archive.extractall(folder, wanted, filter="data")
+    with tarfile.open(sdist_path(), "r|*") as archive:
+        for member in archive:
+            if "/vendor/llama.cpp/gguf-py/gguf/" in member.name:
+                archive.extract(member, folder, filter="data")
+            elif any(folder.iterdir()):
+                break  # they lie together
     (package,) = folder.glob("*/vendor/llama.cpp/gguf-py")
     sys.path.insert(0, str(package))
     import gguf

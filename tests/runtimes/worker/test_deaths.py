@@ -121,7 +121,7 @@ def test_a_step_without_end_while_no_file_can_be_opened(gguf, caplog):
 
 
 def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
-    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=2)
+    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=1)
     ids = prompt(worker)
     os.kill(worker.pid, signal.SIGSTOP)
     assert worker.stats().slots == 8  # the last known figures
