@@ -45,7 +45,7 @@ class Percentiles:
 Tokens = Counter[str]  # by the fields' names of ``EngineStats`` and ``Timings``
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot. ``prefill_s`` and ``decode_s`` are the seconds that steps of that kind took since
     the engine started; ``*_now`` are tokens a second over the last second of wall time, ``*_10s``
@@ -59,10 +59,10 @@ class EngineStats:
     prefilling: int
     decoding: int
     steps: int
-    prompt_tokens: int = 0  # computed; those that were cached come on top
+    prompt_tokens: int  # computed; those that were cached come on top
     cached_tokens: int
-    completion_tokens: int = 0
-    decode_tokens: int = 0  # completion tokens after each request's first
+    completion_tokens: int
+    decode_tokens: int  # completion tokens after each request's first
     prefill_s: float
     decode_s: float
     prefill_tps_now: float
@@ -105,7 +105,8 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # nothing comes in while it is read
         # Fields of ``EngineStats`` that only grow.
-        self._sums = Tokens(steps=0, completions=0)
+        counted = "steps prompt_tokens completion_tokens decode_tokens completions".split()
+        self._sums = Tokens(dict.fromkeys(counted, 0))
         self._prefill_s = self._decode_s = 0.0
         self._host_s = 0.0  # in steps, outside the native library
         # Of the last ten seconds: when, tokens prefilled, tokens decoded.

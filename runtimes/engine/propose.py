@@ -244,7 +244,6 @@ class Proposer:
         horizon = min(left, max(_LEAST_HORIZON, 2 * len(sequence.output)))
         return _Offer(sequence, chance, size, None, behind, behind / horizon)
 
-
     def _could_pay(self, rows: int) -> bool:
         """Whether the draft would, if all that it guesses were right."""
         times = (

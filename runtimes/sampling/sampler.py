@@ -124,7 +124,6 @@ def _check(tops: Floats) -> None:
         raise _BrokenLogitsError(np.flatnonzero(~finite).tolist())
 
 
-
 def _of_whole_rows(logits: Logits, states: States) -> Ints:
     """Row by row where whole rows are read; what top-k leaves of them all at once."""
     vocabulary = logits.shape[1]

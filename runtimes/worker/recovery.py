@@ -152,7 +152,6 @@ class OomDetector:
         return Cause.SCARCE if min(lately, default=1.0) < _SCARCE else Cause.KILLED
 
 
-
 def oom_kills() -> int | None:
     """Processes that Linux has killed for memory: of this control group, else of the machine.
 
