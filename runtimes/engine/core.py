@@ -163,12 +163,9 @@ class EngineCore:
         for one in step.sequences:
             if one not in answers and (why := _unscored(one)):
                 answers[one] = _Answer(one, end=FinishReason.ERROR, error=why)
-        counts.update(
-            prompt_tokens=step.prefill,
-            completion_tokens=sum(max(len(new), 1) for new in tokens),
-            decode_tokens=later,
-            forced_tokens=sum(one.forced for one in answers),
-        )
+        counts["prompt_tokens"], counts["decode_tokens"] = step.prefill, later
+        counts["completion_tokens"] = sum(max(len(new), 1) for new in tokens)
+        counts["forced_tokens"] = sum(one.forced for one in answers)
         native += step.drafting_s
         self.metrics.step(counts, native=native, whole=time.perf_counter() - begin)
         # Last, so that whoever sees a completion sees its tokens in the figures too.

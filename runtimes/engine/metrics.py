@@ -118,7 +118,9 @@ class Metrics:
         """Record a step's tokens and seconds. A mixed one's time is shared out between prefill and
         decode by their tokens."""
         now, prompt, decoded = time.monotonic(), tokens["prompt_tokens"], tokens["decode_tokens"]
-        self._sums.update(tokens, steps=1)
+        self._sums["steps"] += 1
+        for name, count in tokens.items():
+            self._sums[name] += count
         share = ratio(prompt, prompt + decoded)
         self._prefill_s += whole * share
         self._decode_s += whole * (1 - share)

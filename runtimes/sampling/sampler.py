@@ -10,6 +10,7 @@ import numpy as np
 from runtimes.runner import Floats, Ints, Logits, StepLogits, TopKLogits
 from runtimes.sampling.state import SamplerState, States
 from runtimes.sampling.whole_row import (
+    BLOCK,
     SCRATCH,
     Doubles,
     at_least_best,
@@ -18,6 +19,8 @@ from runtimes.sampling.whole_row import (
     draw_whole,
 )
 
+# Up to here whole rows are sorted, all at once: a call of NumPy costs more than a row's work.
+_SMALL_VOCABULARY = 4096
 # Rows with more candidates than this are drawn alone, so that they widen nobody else's.
 _WIDE = 4096
 
@@ -94,13 +97,8 @@ def _from_top_k(top_k: TopKLogits, states: States) -> Ints:
     order = top_k.ids.argsort(axis=1)
     ids = np.take_along_axis(top_k.ids, order, axis=1)
     values = np.take_along_axis(top_k.values, order, axis=1)
-    tops = values.max(axis=1)
-    _check(tops)
-    places: Ints = values.argmax(axis=1)
-    drawn = [i for i, state in enumerate(states) if state.params.temperature > 0]
-    if drawn:
-        with np.errstate(over="ignore"):
-            places[drawn] = draw_among(values[drawn], tops[drawn], [states[i] for i in drawn])
+    with np.errstate(over="ignore"):
+        places = _choose_places(values, states)
     return np.take_along_axis(ids, places[:, None], axis=1)[:, 0].astype(np.int64)
 
 
@@ -114,7 +112,14 @@ def _choose(logits: StepLogits, states: States) -> Ints:
         return tokens
     # Cold rows may overflow to -inf, whose weight is 0, as it should be.
     with np.errstate(over="ignore"):
-        return _of_whole_rows(logits, states)
+        if logits.shape[1] > _SMALL_VOCABULARY:
+            return _large(logits, states)
+        edited = [i for i, state in enumerate(states) if state.edits]
+        if edited:
+            logits = logits.copy()
+        for i in edited:
+            states[i].edit(logits[i])
+        return _choose_places(logits, states)
 
 
 def _check(tops: Floats) -> None:
@@ -124,7 +129,20 @@ def _check(tops: Floats) -> None:
         raise _BrokenLogitsError(np.flatnonzero(~finite).tolist())
 
 
-def _of_whole_rows(logits: Logits, states: States) -> Ints:
+def _choose_places(values: Floats, states: States) -> Ints:
+    """The place of each row's token in ``values``, where all of its candidates are."""
+    tops = values.max(axis=1)
+    _check(tops)
+    drawn = [i for i, state in enumerate(states) if state.params.temperature > 0]
+    if len(drawn) == len(states):
+        return draw_among(values, tops, states)
+    places: Ints = values.argmax(axis=1)
+    if drawn:
+        places[drawn] = draw_among(values[drawn], tops[drawn], [states[i] for i in drawn])
+    return places
+
+
+def _large(logits: Logits, states: States) -> Ints:
     """Row by row where whole rows are read; what top-k leaves of them all at once."""
     vocabulary = logits.shape[1]
     tokens = np.zeros(len(states), np.int64)
@@ -213,12 +231,15 @@ def log_probabilities(logits: Logits, tokens: Ints, count: int) -> TopLogProbs:
 
 def _log_total(logits: Logits) -> Doubles:
     """log(sum(exp(logits))) of each row."""
+    if logits.size <= BLOCK * len(logits):
+        return _log_sum(logits)
     # Row by row in a kept buffer: a temporary as large as the logits would cost more than the sums.
     spare = SCRATCH.fit(logits.shape[1]).spare[: logits.shape[1]]
-    return np.array([_log_sum(row, spare) for row in logits], np.float64)
+    return np.concatenate([_log_sum(row, spare[None]) for row in logits[:, None]])
 
 
-def _log_sum(row: Floats, out: Floats) -> float:
-    top = row.max()
-    weights = np.exp(np.subtract(row, top, out=out), out=out)
-    return float(top + np.log(weights.sum(), dtype=np.float64))
+def _log_sum(logits: Logits, out: Floats | None = None) -> Doubles:
+    top = logits.max(axis=1)
+    weights = np.exp(np.subtract(logits, top[:, None], out=out), out=out)
+    total: Doubles = top + np.log(weights.sum(axis=1), dtype=np.float64)
+    return total

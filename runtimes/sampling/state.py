@@ -45,14 +45,15 @@ class SamplerState:
         self._stream = _mix(seed & _WORD)
         self._bias = _bias(params.logit_bias)
         self._eos = np.array(sorted(eos_ids), np.int64)
-        self._seen = _Counts(prompt if params.penalised else ())
+        self._penalised = params.penalised
+        self._seen = _Counts(prompt if self._penalised else ())
 
     def accept(self, token: int) -> None:
         """Count a token that was sampled."""
         self.drawn += 1
         if self.matcher is not None:
             self.matcher.accept(token)
-        if self.params.penalised:
+        if self._penalised:
             self._seen.add(token)
 
     def uniform(self) -> float:
