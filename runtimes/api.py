@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from runtimes.chat import Messages, ToolSchemas, Variables
+from runtimes.chat import (
+    Messages,
+    ToolSchemas,
+    Variables,
+    encode_chat,
+    encode_continuation,
+    encode_text,
+)
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import Completion, Request, SamplingParams
 from runtimes.stream import Stream
 
 if TYPE_CHECKING:
     from runtimes.engine.metrics import EngineStats
+
+
+T = TypeVar("T")
 
 
 class Encoder(Protocol):
@@ -48,6 +59,49 @@ class Encoder(Protocol):
         variables: Variables | None = None,
     ) -> tuple[list[int], int]:
         """Ids of both together, and where the continuation begins; raises RequestError."""
+
+
+class TextEncoder(ABC):
+    """An ``Encoder`` that leaves to ``encoded`` where the tokenizer is."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def model(self) -> ModelFile:
+            """The loaded file."""
+
+    @abstractmethod
+    def encoded(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function of ``runtimes.chat`` with the tokenizer and these arguments."""
+
+    def encode(self, text: str, suffix: str | None = None) -> list[int]:
+        """See ``Encoder.encode``."""
+        return self.encoded(encode_text, text, suffix)
+
+    def encode_chat(
+        self,
+        messages: Messages,
+        template: str | None = None,
+        tools: ToolSchemas | None = None,
+        variables: Variables | None = None,
+    ) -> list[int]:
+        """See ``Encoder.encode_chat``."""
+        self.model.require_writer()
+        said = [dict(message) for message in messages]
+        own = template or self.model.chat_template
+        return self.encoded(encode_chat, own, said, tools, variables)
+
+    def encode_continuation(
+        self,
+        context: str | Messages,
+        continuation: str,
+        variables: Variables | None = None,
+    ) -> tuple[list[int], int]:
+        """See ``Encoder.encode_continuation``."""
+        self.model.require_writer()
+        said = context if isinstance(context, str) else [dict(message) for message in context]
+        own = self.model.chat_template
+        return self.encoded(encode_continuation, own, said, continuation, variables)
 
 
 class RequestEngine(Encoder, Protocol):

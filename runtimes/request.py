@@ -163,13 +163,17 @@ class SamplingParams:
             or self.logit_bias
             or self.constraint is not None
             or self.min_tokens > 0
-            or self.repetition_penalty != 1
-            or self.presence_penalty != 0
-            or self.frequency_penalty != 0
+            or self.penalised
         )
         if whole:
             return 0
         return self.top_k if self.temperature > 0 else 1
+
+    @property
+    def penalised(self) -> bool:
+        """Whether tokens that have come are less likely, or more."""
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        return penalties != (1, 0, 0)
 
     @property
     def wants_logprobs(self) -> bool:

@@ -37,12 +37,8 @@ class Stream:
 
     def __iter__(self) -> Iterator[Chunk]:
         """Chunks until the completion is there; only one iteration sees them."""
-        while True:
-            chunk = self._chunks.get()
-            if chunk is None:
-                self._chunks.put(None)  # a later iteration ends at once
-                return
-            yield chunk
+        yield from iter(self._chunks.get, None)
+        self._chunks.put(None)  # a later iteration ends at once
 
     def take(self) -> list[Chunk]:
         """Return the pieces that have come since the last call, without waiting; for callers that

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from runtimes.engine.draft import Draft
 from runtimes.engine.kv_cache import KvCache
-from runtimes.engine.metrics import Metrics
+from runtimes.engine.metrics import Metrics, Tokens
 from runtimes.engine.scheduler import Scheduler, Step
 from runtimes.engine.sequence import RequestState, Sequence, unstarted
 from runtimes.errors import IngotError
@@ -104,7 +104,7 @@ class EngineCore:
         vector = self._runner.embed(state.request.prompt).tolist()
         took = time.perf_counter() - begin
         size = len(state.request.prompt)
-        self.metrics.step(prompt=size, sampled=0, decoded=0, native=took, whole=took)
+        self.metrics.step(Tokens(prompt_tokens=size), native=took, whole=took)
         done = unstarted(state.request, FinishReason.STOP, None, waited)
         whole = waited + took
         times = replace(done.timings, prefill_s=took, ttft_s=whole, total_s=whole)
@@ -155,7 +155,7 @@ class EngineCore:
             for one, new in zip(step.sampled, tokens, strict=True)
             if new
         )
-        guessed = self.scheduler.commit(step, tokens, time.perf_counter() - begin)
+        counts = self.scheduler.commit(step, tokens, time.perf_counter() - begin)
         for one, answer in answers.items():
             full = answer.end is None and self._shifts and one.slot >= 0
             if full and not self.kv.make_room(one):
@@ -163,15 +163,11 @@ class EngineCore:
         for one in step.sequences:
             if one not in answers and (why := _unscored(one)):
                 answers[one] = _Answer(one, end=FinishReason.ERROR, error=why)
-        self.metrics.step(
-            prompt=step.prefill,
-            sampled=sum(max(len(new), 1) for new in tokens),
-            decoded=later,
-            forced=sum(one.forced for one in answers),
-            guessed=guessed,
-            native=native + step.drafting_s,
-            whole=time.perf_counter() - begin,
-        )
+        counts["prompt_tokens"], counts["decode_tokens"] = step.prefill, later
+        counts["completion_tokens"] = sum(max(len(new), 1) for new in tokens)
+        counts["forced_tokens"] = sum(one.forced for one in answers)
+        native += step.drafting_s
+        self.metrics.step(counts, native=native, whole=time.perf_counter() - begin)
         # Last, so that whoever sees a completion sees its tokens in the figures too.
         for one, answer in answers.items():
             if answer.end is FinishReason.ERROR:

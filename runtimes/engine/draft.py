@@ -169,15 +169,13 @@ class Draft:
 
     def _run(self, new: RowTokens) -> dict[Sequence, int]:
         """The likeliest next token of each row, whose ``new`` tokens go in."""
-        if self._capabilities.mixed_batch or all(len(tokens) == 1 for tokens in new.values()):
-            return self._pass(new)
-        several = [one for one, tokens in new.items() if len(tokens) > 1]
-        found: dict[Sequence, int] = {}
-        for one in several:
-            found |= self._pass({one: new[one]})
-        if rest := {one: tokens for one, tokens in new.items() if one not in found}:
-            found |= self._pass(rest)
-        return found
+        together, found = {}, dict[Sequence, int]()
+        for one, tokens in new.items():
+            if self._capabilities.mixed_batch or len(tokens) == 1:
+                together[one] = tokens
+            else:
+                found |= self._pass({one: tokens})
+        return found | self._pass(together) if together else found
 
     def _pass(self, new: RowTokens, logits: int = 1) -> dict[Sequence, int]:
         """One step of the runner."""
@@ -214,8 +212,8 @@ class Draft:
         free = [at for at, slot in enumerate(self._slots) if slot.row is None]
         tokens = sequence.tokens(0, sequence.length - 1)
         shared = {at: common_prefix(self._slots[at].held, tokens) for at in range(len(self._slots))}
-        at = max(free, key=lambda one: (shared[one], -one))
-        source = max(shared, key=lambda one: shared[one])
+        at = max(free, key=shared.__getitem__)
+        source = max(shared, key=shared.__getitem__)
         slot = self._slots[at]
         if shared[source] > shared[at] + _SHORT:  # such as another sample's of this prompt
             self._kv.copy(source, at, shared[source])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 import threading
@@ -12,19 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from runtimes.api import EngineApi
-from runtimes.chat import (
-    Messages,
-    ToolSchemas,
-    Variables,
-    encode_chat,
-    encode_continuation,
-    encode_text,
-)
-from runtimes.checks import check_room
-from runtimes.engine.adapters import LoadedAdapters
+from runtimes.api import EngineApi, T, TextEncoder
+from runtimes.checks import check_adapter, check_room
 from runtimes.engine.core import EngineCore
 from runtimes.engine.draft import Draft
 from runtimes.engine.loading import load_with_draft
@@ -47,14 +39,13 @@ from runtimes.stream import Stream
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Command = Callable[[], None]
 
 # How long the batching strategies that wait for company sleep before they look again.
 _NAP_S = 0.005
 
 
-class Engine(EngineApi):
+class Engine(TextEncoder, EngineApi):
     """Submit requests from any thread; every native call happens on the engine's own."""
 
     def __init__(
@@ -77,7 +68,7 @@ class Engine(EngineApi):
         self._core = EngineCore(runner, settings, scheduling, room, draft)
         self._wake = threading.Condition()
         self._commands: deque[Command] = deque([self._core.warm_up])
-        self._adapters = LoadedAdapters(runner)
+        self._digests: dict[str, str] = {}  # checksums of the files of adapters, by their names
         self._compiling: list[RequestState] = []  # requests whose constraints are being compiled
         self._embedding: deque[RequestState] = deque()  # texts to embed
         self._compiler = ThreadPoolExecutor(1, "ingot-constraints")
@@ -130,45 +121,15 @@ class Engine(EngineApi):
         """The process that holds the model: this one."""
         return os.getpid()
 
-    def encode(self, text: str, suffix: str | None = None) -> list[int]:
-        """See ``EngineApi.encode``; raises RequestError once the engine is closed."""
-        with self._open_vocabulary():
-            return encode_text(self.tokenizer, text, suffix)
-
-    def encode_chat(
-        self,
-        messages: Messages,
-        template: str | None = None,
-        tools: ToolSchemas | None = None,
-        variables: Variables | None = None,
-    ) -> list[int]:
-        """See ``EngineApi.encode_chat``."""
-        self.model.require_writer()
-        template = template or self.model.chat_template
-        with self._open_vocabulary():
-            return encode_chat(self.tokenizer, template, messages, tools, variables)
-
-    def encode_continuation(
-        self,
-        context: str | Messages,
-        continuation: str,
-        variables: Variables | None = None,
-    ) -> tuple[list[int], int]:
-        """See ``runtimes.chat.encode_continuation``."""
-        self.model.require_writer()
-        template = self.model.chat_template
-        with self._open_vocabulary():
-            return encode_continuation(self.tokenizer, template, context, continuation, variables)
-
-    @contextlib.contextmanager
-    def _open_vocabulary(self) -> Iterator[None]:
-        """Keeps the model from being freed meanwhile; raises RequestError when it has been."""
+    def encoded(self, function: Callable[..., T], *arguments: Any) -> T:
+        """See ``TextEncoder``; the model is not freed meanwhile. Raises RequestError when it has
+        been."""
         with self._vocabulary:
             if self._freed:
                 raise RequestError("the engine is closed")
             self._encoding += 1
         try:
-            yield
+            return function(self.tokenizer, *arguments)
         finally:
             with self._vocabulary:
                 self._encoding -= 1
@@ -189,22 +150,27 @@ class Engine(EngineApi):
         ``grammar`` is what ``check_request`` gave, perhaps in a process that knew a larger context.
         """
         check_room(request, self.context)
-        self._adapters.require(request)
+        self._require_adapter(request.adapter)
         state = RequestState(request, sink, time.monotonic(), self.tokenizer, grammar)
         self._post(lambda: self._take(state), refuse_when_closing=True)
 
     @property
     def adapters(self) -> frozenset[str]:
         """See ``EngineApi.adapters``."""
-        return self._adapters.names
+        return frozenset(self._digests)
+
+    def _require_adapter(self, name: str | None) -> None:
+        if name is not None and name not in self._digests:
+            known = ", ".join(sorted(self._digests)) or "none"
+            raise RequestError(f"no adapter {name!r} is loaded; there is: {known}")
 
     def load_adapter(self, name: str, path: Path) -> None:
         """See ``EngineApi.load_adapter``."""
-        self._call(lambda: self._adapters.load(name, path))
+        self._call(lambda: self._load_adapter(name, path))
 
     def unload_adapter(self, name: str) -> None:
         """See ``EngineApi.unload_adapter``."""
-        self._call(lambda: self._adapters.unload(name, self._core, self._compiling))
+        self._call(lambda: self._unload_adapter(name))
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
@@ -243,7 +209,7 @@ class Engine(EngineApi):
         """See ``EngineApi.save_session``."""
         wanted = Prefix(adapter, list(tokens))
         found, digest = self._call(
-            lambda: (self._core.kv.save_prefix(wanted), self._adapters.digest(adapter))
+            lambda: (self._core.kv.save_prefix(wanted), self._digest(adapter))
         )
         if found is None:
             raise RequestError("nothing of this conversation is cached: there is nothing to save")
@@ -257,13 +223,12 @@ class Engine(EngineApi):
             raise RequestError(
                 "reproducible answers need every prompt computed in one way: no session is loaded"
             )
-        digest = self._adapters.digest(adapter)
+        digest = self._digest(adapter)
         tokens, data = read_session(path, header_of(self.model, self._settings.kv_type, digest))
         prefix = Prefix(adapter, tokens)
 
         def put() -> bool:  # between two steps the adapter may have become another one
-            same = digest == self._adapters.digest(adapter)
-            return same and self._core.kv.pool.put(prefix, data)
+            return digest == self._digest(adapter) and self._core.kv.pool.put(prefix, data)
 
         if not self._call(put):
             raise RequestError(
@@ -365,10 +330,41 @@ class Engine(EngineApi):
         with _answered(state, "a request could not be taken in"):
             if compiled is not None:
                 state.new_matcher = compiled.result()
-            self._adapters.require(state.request)  # it may have been unloaded since
+            self._require_adapter(state.request.adapter)  # it may have been unloaded since
             if (thinking := state.request.thinking) is not None:
                 state.thought_tokens = self._thoughts(thinking.form)
             self._core.add(state)
+
+    def _digest(self, adapter: str | None) -> str:
+        """The checksum of an adapter's file; nothing where there is to be none."""
+        self._require_adapter(adapter)
+        return self._digests[adapter] if adapter else ""
+
+    def _load_adapter(self, name: str, path: Path) -> None:
+        check_adapter(name, path, self._digests)
+        if self._runner.adapters is None:
+            raise RequestError(
+                "this model takes no adapters: models that write texts do, ONNX graphs where"
+                " onnxruntime-genai's builder made them, and not for reproducible answers. Others"
+                " can be merged: quantize --lora"
+            )
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self._runner.adapters.load(name, path)
+        self._digests[name] = digest
+
+    def _unload_adapter(self, name: str) -> None:
+        if self._runner.adapters is None or name not in self._digests:
+            raise RequestError(f"there is no adapter {name!r} to unload")
+        states = [*self._compiling, *self._core.requests]
+        if used := sum(state.request.adapter == name for state in states):
+            raise RequestError(
+                f"{used} requests still use the adapter {name!r}: unload it when they have ended"
+            )
+        # What is cached of it would be taken for that of another one of its name.
+        self._core.kv.clear()
+        self._runner.adapters.unload(name)
+        del self._digests[name]
 
     def _embed_next(self) -> bool:
         """Embed one text; False where none waits."""

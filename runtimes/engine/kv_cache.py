@@ -144,12 +144,12 @@ class KvCache:
         """
         free, wanted = self.free_slots, _wanted(sequence)
         points, held = self._points(wanted), self._retained
-        shortest = self._kv.shortest
-        shared = {
-            one: self._usable(wanted, held.get(one), 0, points, shortest(one)) for one in free
-        }
-        slot = max(free, key=lambda one: shared[one])  # the lowest of several
-        if not shared[slot]:
+
+        def usable(slot: int) -> int:
+            return self._usable(wanted, held.get(slot), 0, points, self._kv.shortest(slot))
+
+        slot = max(free, key=usable)  # the lowest of several
+        if not usable(slot):
             low = [slot for slot in free if slot <= free[0] + 1]
             slot = next((slot for slot in low if slot not in held), free[0])
         self._sequences[slot], sequence.slot = sequence, slot
@@ -169,12 +169,11 @@ class KvCache:
             and (self._enabled or other.request.id == sequence.request.id)
             and not other.dropped
         ]
-        live = {other.slot: Prefix(wanted.adapter, other.cached_tokens()) for other in peers}
+        live = _held_by(peers)
         match = self._find(wanted, live, prefer=sequence.slot)
         for other in peers:
-            if other.needs_prefix or other.decoding:
-                continue
-            if self._coming(wanted, other) - match.length >= LEAST_SHARED:
+            reading = not (other.needs_prefix or other.decoding)
+            if reading and self._coming(wanted, other) - match.length >= LEAST_SHARED:
                 return False
         known = self._known(live)
         if self.checkpoints:
@@ -199,8 +198,8 @@ class KvCache:
 
     def _leave(self, slot: int, prefix: Prefix, held: int) -> None:
         """Keep ``prefix`` of the ``held`` tokens of a slot, or what can be kept of it."""
+        self._retained.pop(slot, None)
         worth = self._enabled and len(prefix.tokens) >= LEAST_SHARED
-        retain = False
         point: PooledPrefix | None = None
         if worth and len(prefix.tokens) < held and not self.capabilities.can_trim:
             if points := self._points(prefix):
@@ -212,13 +211,10 @@ class KvCache:
             if worth and self.capabilities.mixed_batch:
                 self._offload(slot, prefix)
                 self._kv.trim(slot, 0)
-            else:
-                retain = worth
+            elif worth:
+                self._retained[slot] = prefix
         except IngotError as error:
             logger.warning("a slot could not be cut back: %s", error)
-        self._retained.pop(slot, None)
-        if retain:
-            self._retained[slot] = prefix
 
     def cut(self, sequence: Sequence) -> bool:
         """Forget what its slot holds beyond what counts as computed. False: all of it is lost, and
@@ -254,20 +250,17 @@ class KvCache:
         slots, points = {**live, **self._retained}, self._points(wanted)
         for slot, held in sorted(slots.items(), key=lambda item: item[0] != prefer):
             shortest = self._kv.shortest(slot) if slot == prefer else self._held(slot)
-            length = self._usable(wanted, held, best.length, points, shortest)
-            if length > best.length:
+            if length := self._usable(wanted, held, best.length, points, shortest):
                 best = Match(length, slot=slot)
-        for entry in reversed(self.pool.entries):
-            if entry.whole:
-                size = len(entry.prefix.tokens)
-                length = self._usable(wanted, entry.prefix, best.length, points, size)
-                if length > best.length:
-                    best = Match(length, entry=entry)
+        for entry in self.pool.latest:
+            held, size = entry.prefix, len(entry.prefix.tokens)
+            if length := self._usable(wanted, held, best.length, points, size):
+                best = Match(length, entry=entry)
         return best
 
     def _known(self, live: Mapping[int, Prefix]) -> list[Prefix]:
         """All that is held: by running sequences (``live``), in free slots and in the pool."""
-        pooled = (entry.prefix for entry in reversed(self.pool.entries) if entry.whole)
+        pooled = (entry.prefix for entry in self.pool.latest)
         return [*live.values(), *self._retained.values(), *pooled]
 
     def _points(self, wanted: Prefix) -> Mapping[int, PooledPrefix]:
@@ -351,8 +344,7 @@ class KvCache:
         Never of more: the rest may be another conversation. Raises RequestError when no slot is
         free to cut that off in.
         """
-        live = {one.slot: Prefix(one.request.adapter, one.cached_tokens()) for one in self.running}
-        match = self._find(wanted, live)
+        match = self._find(wanted, _held_by(self.running))
         known = Prefix(wanted.adapter, wanted.tokens[: match.length])
         if not match.length:
             return None
@@ -519,6 +511,11 @@ def _wanted(sequence: Sequence) -> Prefix:
     usable = sequence.state.scores.usable if sequence.state.scores else None
     most = sequence.length - 1 if usable is None else usable
     return Prefix(sequence.request.adapter, sequence.tokens(0, most))
+
+
+def _held_by(sequences: Iterable[Sequence]) -> dict[int, Prefix]:
+    """What they hold that others can use, by their slots."""
+    return {one.slot: Prefix(one.request.adapter, one.cached_tokens()) for one in sequences}
 
 
 def _shared(wanted: Prefix, held: Prefix) -> int:

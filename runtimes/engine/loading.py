@@ -31,6 +31,7 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> Runner:
     runtime does not have. ``settings.draft`` is not loaded.
     """
     settings, model = replace(settings, draft=None), stretched(model, settings.rope)
+    runtime = backend_of(model)
     if settings.reproducible:
         if settings.unified_kv:
             raise RequestError(
@@ -39,7 +40,7 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> Runner:
             )
         settings = replace(settings, batch=max(settings.batch, PROMPT_CHUNK), device_sampling=False)
     if settings.kv_tokens is not None:
-        if "kv_tokens" not in backend_of(model).knows or not settings.unified_kv:
+        if "kv_tokens" not in runtime.knows or not settings.unified_kv:
             raise RequestError(
                 "a budget for all slots together (kv_tokens) needs llama.cpp's unified cache; "
                 "elsewhere each slot has room of its own: lower the slots or the context"
@@ -51,10 +52,10 @@ def load_runner(model: ModelFile, settings: RunnerSettings) -> Runner:
         threads=settings.threads or available_cores(),
         extra_buffers=require(model.runtime).extra_buffers and settings.extra_buffers,
     )
-    settings = backend_of(model).fitted(model, settings)
-    if not backend_of(model).on_gpu(settings):
+    settings = runtime.fitted(model, settings)
+    if not runtime.on_gpu(settings):
         require_fit(model, settings, memory_now()[1])
-    return backend_of(model).open(model, settings)
+    return runtime.open(model, settings)
 
 
 def load_with_draft(model: ModelFile, settings: RunnerSettings) -> tuple[Runner, Draft | None]:

@@ -6,9 +6,9 @@ import math
 import threading
 import time
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -31,38 +31,18 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Percentiles:
-        """Inclusive percentiles, as ``statistics.quantiles`` has them. The bins are half an octave
-        wide, from the first that has something in it to the last."""
+        """Inclusive percentiles. The bins are half an octave wide, from the first that has
+        something in it to the last."""
+        from statistics import quantiles
+
         found = sorted(values)
         if not found:
             return cls()
-        if len(found) == 1:
-            return cls(found[0], found[0], found[0], _histogram(found))
-        return cls(_cut(found, 50), _cut(found, 90), _cut(found, 99), _histogram(found))
+        cuts = quantiles(found, n=100, method="inclusive") if len(found) > 1 else found * 99
+        return cls(cuts[49], cuts[89], cuts[98], _histogram(found))
 
 
-@dataclass(frozen=True, slots=True)
-class Guessed:
-    """Tokens that were guessed, and how many of them were right."""
-
-    proposed_tokens: int = 0
-    accepted_tokens: int = 0
-    drafted_tokens: int = 0  # of those proposed, the draft's
-    accepted_drafts: int = 0
-
-    @classmethod
-    def of(cls, proposed: int, accepted: int, *, drafted: bool) -> Guessed:
-        """Guesses of one kind."""
-        both = proposed, accepted
-        return cls(*both, *(both if drafted else ()))
-
-    def __add__(self, other: Guessed) -> Guessed:
-        return Guessed(
-            self.proposed_tokens + other.proposed_tokens,
-            self.accepted_tokens + other.accepted_tokens,
-            self.drafted_tokens + other.drafted_tokens,
-            self.accepted_drafts + other.accepted_drafts,
-        )
+Tokens = Counter[str]  # by the fields' names of ``EngineStats`` and ``Timings``
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,58 +99,31 @@ class EngineStats:
         return ratio(self.decode_tokens, self.decode_s)
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Fields of ``EngineStats`` that only grow."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    decode_tokens: int = 0
-    forced_tokens: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    completions: int = 0
-
-
 class Metrics:
     """Counters that the engine's thread feeds and any thread may read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # nothing comes in while it is read
-        self._sums, self._guessed = _Sums(), Guessed()
+        # Fields of ``EngineStats`` that only grow.
+        counted = "steps prompt_tokens completion_tokens decode_tokens completions".split()
+        self._sums = Tokens(dict.fromkeys(counted, 0))
+        self._prefill_s = self._decode_s = 0.0
         self._host_s = 0.0  # in steps, outside the native library
         # Of the last ten seconds: when, tokens prefilled, tokens decoded.
         self._recent: deque[tuple[float, int, int]] = deque()
         self._ttft: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
         self._tpot: deque[float] = deque(maxlen=_KEPT_COMPLETIONS)
 
-    def step(
-        self,
-        *,
-        prompt: int,
-        sampled: int,
-        decoded: int,
-        native: float,
-        whole: float,
-        forced: int = 0,
-        guessed: Guessed = Guessed(),
-    ) -> None:
-        """Record a step: tokens prefilled, tokens of answers, of these behind a row's first, those
-        that were forced, those that were guessed, and its seconds.
-
-        A mixed step's time is shared out between prefill and decode by their tokens.
-        """
-        now, sums = time.monotonic(), self._sums
-        sums.steps += 1
-        sums.prompt_tokens += prompt
-        sums.completion_tokens += sampled
-        sums.decode_tokens += decoded
-        sums.forced_tokens += forced
-        self._guessed += guessed
+    def step(self, tokens: Tokens, *, native: float, whole: float) -> None:
+        """Record a step's tokens and seconds. A mixed one's time is shared out between prefill and
+        decode by their tokens."""
+        now, prompt, decoded = time.monotonic(), tokens["prompt_tokens"], tokens["decode_tokens"]
+        self._sums["steps"] += 1
+        for name, count in tokens.items():
+            self._sums[name] += count
         share = ratio(prompt, prompt + decoded)
-        sums.prefill_s += whole * share
-        sums.decode_s += whole * (1 - share)
+        self._prefill_s += whole * share
+        self._decode_s += whole * (1 - share)
         self._host_s += whole - native
         with self._lock:
             self._recent.append((now, prompt, decoded))
@@ -179,7 +132,7 @@ class Metrics:
 
     def completed(self, timings: Timings) -> None:
         """Record the end of a sample."""
-        self._sums.completions += 1
+        self._sums["completions"] += 1
         with self._lock:
             if timings.completion_tokens:
                 self._ttft.append(timings.ttft_s)
@@ -194,13 +147,14 @@ class Metrics:
         prefill_now, decode_now = _rates(recent, now, 1.0)
         prefill_10s, decode_10s = _rates(recent, now, _RECENT_S)
         return {
-            **asdict(self._sums),
-            **asdict(self._guessed),
+            **self._sums,
+            "prefill_s": self._prefill_s,
+            "decode_s": self._decode_s,
             "prefill_tps_now": prefill_now,
             "decode_tps_now": decode_now,
             "prefill_tps_10s": prefill_10s,
             "decode_tps_10s": decode_10s,
-            "host_us_per_step": 1e6 * ratio(self._host_s, self._sums.steps),
+            "host_us_per_step": 1e6 * ratio(self._host_s, self._sums["steps"]),
             "ttft_s": Percentiles.of(ttft),
             "tpot_s": Percentiles.of(tpot),
         }
@@ -212,11 +166,6 @@ def _rates(recent: list[tuple[float, int, int]], now: float, seconds: float) -> 
     # A window that has only begun to fill is divided by the time that it covers.
     span = min(seconds, max(now - recent[0][0], 1e-3)) if len(recent) > 1 else seconds
     return sum(event[1] for event in recent) / span, sum(event[2] for event in recent) / span
-
-
-def _cut(found: list[float], percent: int) -> float:
-    at, rest = divmod(percent * (len(found) - 1), 100)
-    return (found[at] * (100 - rest) + found[at + 1] * rest) / 100
 
 
 def _histogram(found: list[float]) -> tuple[tuple[float, int], ...]:

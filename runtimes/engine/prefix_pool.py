@@ -69,9 +69,14 @@ class PrefixPool:
         self.entries: list[PooledPrefix] = []  # least recently used first
         self.nbytes = 0
 
+    @property
+    def latest(self) -> abc.Iterator[PooledPrefix]:
+        """Those that are whole, the most recently used first."""
+        return (entry for entry in reversed(self.entries) if entry.whole)
+
     def holds(self, prefix: Prefix) -> bool:
         """Whether an entry begins with all of ``prefix``."""
-        return any(entry.whole and prefix.begins(entry.prefix) for entry in self.entries)
+        return any(prefix.begins(entry.prefix) for entry in self.latest)
 
     def checkpoints(self, wanted: Prefix) -> dict[int, PooledPrefix]:
         """Checkpoints that ``wanted`` passes, by their numbers of tokens."""

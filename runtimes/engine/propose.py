@@ -15,6 +15,7 @@ credit that they have to earn back, so that what it can lose is bounded.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
@@ -127,16 +128,21 @@ class Proposer:
         self.draft = draft
         self.drafted: frozenset[Sequence] = frozenset()  # whose guesses the draft has made
         self.drafting_s = 0.0  # that it took for the step that is planned
-        self._histories: dict[Sequence, History] = {}
+        self._histories: dict[Sequence, History] = defaultdict(History)
         self._plain: dict[int, float] = {}  # seconds of a step with that many rows
         # How many times as long it takes, by rows and the further tokens' number of bits.
         self._times: dict[tuple[int, int], float] = {}
         self._seen: dict[tuple[int, int], int] = {}  # how many steps that is the mean of
-        self._records = {_DRAFT: GuessRecord(*_FIRST_DRAFT)}  # guesses by match
+        self._records = defaultdict(lambda: GuessRecord(1.0, 1.0))  # guesses by match
+        self._records[_DRAFT] = GuessRecord(*_FIRST_DRAFT)
         self._waited, self._wait = 0, _FIRST_WAIT
         self._since_plain = 0
         self._guesses: dict[Sequence, Guess] = {}  # in the step that runs
         self._credit, self._rest, self._trial = _FIRST_CREDIT, 0, False
+
+    def begin(self) -> None:
+        """Forget what is of the step before."""
+        self.drafted, self.drafting_s = frozenset(), 0.0
 
     def forget(self, sequence: Sequence) -> None:
         """Forget a row that has ended."""
@@ -175,13 +181,13 @@ class Proposer:
             if one.guess is not None
         }
         wanted = {o.sequence: min(depth, o.most) for o in choice.offers if o.guess is None}
-        for one, guessed in (self._ask_draft(wanted) if wanted else {}).items():
-            self._guesses[one] = Guess(guessed, _DRAFT)
+        found = self._ask_draft(wanted)
+        self._guesses |= {one: Guess(guessed, _DRAFT) for one, guessed in found.items()}
         return {one: guess.tokens for one, guess in self._guesses.items()}
 
     def _ask_draft(self, wanted: dict[Sequence, int]) -> RowTokens:
         """So many guesses of the draft for each of these rows."""
-        if self.draft is None:
+        if not wanted or self.draft is None:
             return {}
         found = self.draft.guess(wanted)
         self.drafted = frozenset(found)
@@ -190,15 +196,12 @@ class Proposer:
 
     def _found(self, sequence: Sequence, most: int) -> _Offer | None:
         """Propose tokens from the row's own text (prompt lookup)."""
-        history = self._histories.setdefault(sequence, History())
+        history = self._histories[sequence]
         guess = history.guess(sequence, min(_DEPTHS[-1], _left(sequence), most))
         if guess is None:
             return None
-        chance = history.found.chance(self._record(guess.match))
+        chance = history.found.chance(self._records[guess.match])
         return _Offer(sequence, chance, len(guess.tokens), guess)
-
-    def _record(self, match: int) -> GuessRecord:
-        return self._records.setdefault(match, GuessRecord(1.0, 1.0))
 
     def _drafting(
         self, decoding: Row[Sequence], offers: list[_Offer], most: int, other: float
@@ -210,24 +213,28 @@ class Proposer:
         self._rest -= 1
         if self._rest > 0:
             return None
-        if self._could_pay(len(decoding)):
-            found = {offer.sequence: offer for offer in offers}
-            mine = (self._drafted(one, found.get(one), most) for one in decoding)
-            every = [offer for offer in mine if offer is not None]
-            if drafts := [offer for offer in every if offer.guess is None]:
-                self._trial = False
-                choice = self._best(len(decoding), every, most, _DRAFT_DEPTHS)
-                if choice.gain >= _GAIN and choice.gain > other and self._credit > 0:
-                    return choice
-                if other < _GAIN and (trial := self._trial_of(drafts, len(decoding))):
-                    return trial
+        rows, found = len(decoding), {offer.sequence: offer for offer in offers}
+        pays = self._could_pay(rows)
+        mine = (self._drafted(one, found.get(one), most) for one in decoding if pays)
+        every = [offer for offer in mine if offer is not None]
+        self._trial = False
+        if drafts := [offer for offer in every if offer.guess is None]:
+            choice = self._best(rows, every, most, _DRAFT_DEPTHS)
+            if choice.gain >= _GAIN and choice.gain > other and self._credit > 0:
+                return choice
+            # A few guesses of the row that costs least, where the credit pays for them.
+            one = min(drafts, key=lambda offer: offer.behind)
+            cost = self._draft_times(rows, 1, _TRIAL_DEPTH, one.behind)
+            if other < _GAIN and cost <= self._credit:
+                self._trial, self._rest = True, _REST
+                return _Choice([one], _TRIAL_DEPTH, 0.0)
         self._rest = _REST
         return None
 
     def _drafted(self, sequence: Sequence, found: _Offer | None, most: int) -> _Offer | None:
         """The draft's offer of a row, or the one that was found in its text if that is better."""
         draft, left = self.draft, _left(sequence)
-        chance = self._histories[sequence].drafted.chance(self._record(_DRAFT))
+        chance = self._histories[sequence].drafted.chance(self._records[_DRAFT])
         if draft is None or (found is not None and found.chance >= chance):
             return found
         size = min(_DRAFT_DEPTHS[-1], left, most, draft.room(sequence))
@@ -236,15 +243,6 @@ class Proposer:
         behind = draft.behind(sequence)
         horizon = min(left, max(_LEAST_HORIZON, 2 * len(sequence.output)))
         return _Offer(sequence, chance, size, None, behind, behind / horizon)
-
-    def _trial_of(self, drafts: list[_Offer], rows: int) -> _Choice | None:
-        """A few guesses of the row that costs least, where the credit pays for them."""
-        one = min(drafts, key=lambda offer: offer.behind)
-        cost = self._draft_times(rows, 1, _TRIAL_DEPTH, one.behind)
-        if cost > self._credit:
-            return None
-        self._trial, self._rest = True, _REST
-        return _Choice([one], _TRIAL_DEPTH, 0.0)
 
     def _could_pay(self, rows: int) -> bool:
         """Whether the draft would, if all that it guesses were right."""
@@ -321,12 +319,12 @@ class Proposer:
             total += right
             if guess is None:
                 continue
-            wrong = right < len(guess.tokens)
-            history = self._histories[sequence]
-            own = history.drafted if guess.match == _DRAFT else history.found
-            drafted += [sequence] if guess.match == _DRAFT else []
-            own.learn(right, wrong=wrong)
-            self._record(guess.match).learn(right, wrong=wrong)
+            own = self._histories[sequence].found
+            if guess.match == _DRAFT:
+                own = self._histories[sequence].drafted
+                drafted.append(sequence)
+            for record in (own, self._records[guess.match]):
+                record.learn(right, wrong=right < len(guess.tokens))
         if self.draft is not None:
             self.draft.settle(drafted)
         if seconds <= 0:

@@ -15,12 +15,12 @@ import bisect
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import takewhile
 
 from runtimes.engine import policy
 from runtimes.engine.draft import Draft
 from runtimes.engine.kv_cache import KvCache
-from runtimes.engine.metrics import Guessed, averaged
+from runtimes.engine.metrics import Tokens, averaged
+from runtimes.engine.prefix_pool import common_prefix
 from runtimes.engine.propose import Proposer
 from runtimes.engine.sequence import RowTokens, Sequence
 from runtimes.runner import StepRow, StepRows
@@ -96,8 +96,8 @@ class Scheduler:
         expired = [one for one, deadline in self._deadlines.items() if now >= deadline]
         for one in expired:
             self.remove(one)
-        if self.proposer:  # of the step before
-            self.proposer.drafted, self.proposer.drafting_s = frozenset(), 0.0
+        if self.proposer:
+            self.proposer.begin()
         if self._waiting:
             self._preempt()
             self._admit(now)
@@ -161,19 +161,15 @@ class Scheduler:
     def _admit(self, now: float) -> None:
         """Give waiting sequences free slots."""
         kv = self.kv
-        chosen = policy.admissible(
-            self._waiting,
-            kv.running,
-            len(kv.free_slots),
-            now,
-            self._settings,
-            adapters_apart=self._capabilities.adapters_apart,
-        )
-        for sequence in chosen:
+        free, apart = len(kv.free_slots), self._capabilities.adapters_apart
+        waiting = self._waiting
+        for sequence in policy.admissible(
+            waiting, kv.running, free, now, self._settings, adapters_apart=apart
+        ):
             if not kv.fits(sequence, kv.running):
                 break
             kv.place(sequence)
-            self._waiting.remove(sequence)
+            waiting.remove(sequence)
             sequence.started = sequence.started or now
 
     def _choose_prefill(self) -> dict[Sequence, int]:
@@ -249,7 +245,7 @@ class Scheduler:
         sampled, scores = int(share == sequence.pending), sequence.state.scores
         return max(scores.rows(sequence.computed, share), sampled) if scores else sampled
 
-    def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> Guessed:
+    def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> Tokens:
         """Record that the step took ``seconds``, and which tokens go on each of ``step.sampled``:
         any number of them. Those that begin like what was proposed for a row are in its slot;
         returns how many were proposed, and how many these are.
@@ -263,16 +259,18 @@ class Scheduler:
             if sequence.stops:
                 self.kv.take_checkpoint(sequence)
         accepted: list[tuple[Sequence, int]] = []
-        total, proposer = Guessed(), self.proposer
+        total, proposer = Tokens(), self.proposer
         for sequence, new in zip(step.sampled, tokens, strict=True):
             sequence.output += new
             if proposer and (guessed := step.proposed.get(sequence)):
-                pairs = zip(guessed, new[:-1], strict=False)
-                right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                right = common_prefix(guessed, new[:-1])
                 accepted.append((sequence, right))
                 sequence.computed -= len(guessed) - right
-                found = Guessed.of(len(guessed), right, drafted=sequence in proposer.drafted)
-                sequence.guessed, total = sequence.guessed + found, total + found
+                found = Tokens(proposed_tokens=len(guessed), accepted_tokens=right)
+                if sequence in proposer.drafted:
+                    found.update(drafted_tokens=len(guessed), accepted_drafts=right)
+                sequence.guessed.update(found)
+                total.update(found)
                 if right < len(guessed) and not self.kv.cut(sequence):
                     self._requeue(sequence)
         if proposer and not step.prefill:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from runtimes.engine.detokenize import Detokenizer
-from runtimes.engine.metrics import Guessed
+from runtimes.engine.metrics import Tokens
 from runtimes.engine.prompt_scores import PromptScores
 from runtimes.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from runtimes.runner import Tokenizer
@@ -126,7 +126,7 @@ class Sequence:
     thoughts: Thoughts | None = None
     text: Detokenizer = field(init=False)
     forced_tokens: int = 0
-    guessed: Guessed = field(default_factory=Guessed)
+    guessed: Tokens = field(default_factory=Tokens)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)  # since the last piece: half characters
@@ -345,7 +345,7 @@ class Sequence:
             decode_s=self.last_token - self.first_token,
             total_s=now - submitted,
             forced_tokens=self.forced_tokens,
-            **asdict(self.guessed),
+            **self.guessed,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,

@@ -16,7 +16,7 @@ import site
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**merged, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
-class _Lifeline:
+def _tie(pid: int, end: int) -> None:
     """Linux ends a child process when its parent is gone, whatever it is doing then.
 
     The child also sees the end of the parent's messages, but only while it runs Python: a stopped
@@ -69,30 +69,22 @@ class _Lifeline:
     which nobody writes, for which the system is asked to send SIGKILL when the last writer is gone
     (F_SETOWN, F_SETSIG and O_ASYNC of fcntl(2): they belong to the open pipe, so the child has
     nothing to do). prctl's PR_SET_PDEATHSIG will not do: it goes by the thread that started the
-    child, which may end. ``pass_fds`` is for Popen, and empty where there is no such thing, or the
-    child is to stay.
+    child, which may end.
     """
+    if sys.platform == "linux":
+        import fcntl
 
-    def __init__(self, *, stays: bool) -> None:
-        self._ends = list(os.pipe()) if sys.platform == "linux" and not stays else []
-        self.pass_fds = tuple(self._ends[:1])
+        try:
+            fcntl.fcntl(end, fcntl.F_SETOWN, pid)
+            fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+        except OSError as error:  # a sandbox may not know all of these
+            log.debug("a stopped child process would outlive this one: %s", error)
 
-    def started(self, pid: int) -> None:  # the child has its end
-        if sys.platform == "linux" and self._ends:
-            import fcntl
 
-            end = self._ends.pop(0)
-            try:
-                fcntl.fcntl(end, fcntl.F_SETOWN, pid)
-                fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
-                fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
-            except OSError as error:  # a sandbox may not know all of these
-                log.debug("a stopped child process would outlive this one: %s", error)
-            os.close(end)
-
-    def close(self) -> None:  # it is dead, or dies of this
-        while self._ends:
-            os.close(self._ends.pop())
+def _close(ends: Iterable[int]) -> None:  # the child is dead, or dies of this
+    for end in ends:
+        os.close(end)
 
 
 class Child(subprocess.Popen[bytes]):
@@ -110,19 +102,16 @@ class Child(subprocess.Popen[bytes]):
         pass_fds: tuple[int, ...] = (),
         **more: Any,
     ) -> None:
-        lifeline = _Lifeline(stays=outlives)
-        try:
-            super().__init__(
-                python(*arguments),
-                env=child_environment(environment),
-                pass_fds=(*pass_fds, *lifeline.pass_fds),
-                **more,
-            )
-            lifeline.started(self.pid)
-            weakref.finalize(self, lifeline.close)
-        except BaseException:
-            lifeline.close()
-            raise
+        ends = os.pipe() if sys.platform == "linux" and not outlives else ()
+        weakref.finalize(self, _close, ends)
+        super().__init__(
+            python(*arguments),
+            env=child_environment(environment),
+            pass_fds=(*pass_fds, *ends[:1]),
+            **more,
+        )
+        if ends:
+            _tie(self.pid, ends[0])
 
     def kill_session(self) -> None:
         """End it, and on POSIX what it has started too: it leads a session of its own."""

@@ -45,11 +45,7 @@ class SamplerState:
         self._stream = _mix(seed & _WORD)
         self._bias = _bias(params.logit_bias)
         self._eos = np.array(sorted(eos_ids), np.int64)
-        self._penalised = (
-            params.repetition_penalty != 1
-            or params.presence_penalty != 0
-            or params.frequency_penalty != 0
-        )
+        self._penalised = params.penalised
         self._seen = _Counts(prompt if self._penalised else ())
 
     def accept(self, token: int) -> None:

@@ -4,6 +4,7 @@ and what may follow. A constraint holds for the answer behind the thought."""
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
@@ -22,6 +23,7 @@ _TAIL = 24
 # A thought repeats itself when its last so many tokens are one text again and again, and so often
 # at least. It is looked at every so many tokens.
 _REPEATED, _TIMES, _EVERY = 256, 4, 32
+_CONTROL = re.compile("<[^\n>]*>")  # may be a control token
 
 
 class ThoughtPhase(Enum):
@@ -50,7 +52,7 @@ class ThoughtTokens:
         self.encode = lru_cache(maxsize=64)(self._encode)
         self.crossing = lru_cache(maxsize=64)(self._crossing)
         texts = (form.opens, form.closes, form.then, form.head)
-        self.markers = control_tokens(tokenizer, {one for text in texts for one in _controls(text)})
+        self.markers = control_tokens(tokenizer, set(_CONTROL.findall("\n".join(texts))))
         self.opening = self.encode(form.opens)
 
     def bytes_of(self, token: int) -> bytes:
@@ -331,12 +333,3 @@ def _overlap(text: str, tag: str) -> str:
         if text.endswith(tag[:size]):
             return tag[:size]
     return ""
-
-
-def _controls(text: str) -> list[str]:
-    """Texts of a form that may be control tokens."""
-    found, at = [], 0
-    while (begin := text.find("<", at)) >= 0 and (end := text.find(">", begin)) >= 0:
-        found.append(text[begin : end + 1])
-        at = end + 1
-    return found

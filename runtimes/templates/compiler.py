@@ -11,7 +11,8 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame, operators
 
 _REPEATED = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
-_FEW = 32  # elements of a list that is written out
+_LISTS = (nodes.List, nodes.Tuple, nodes.Dict)
+_ELEMENT = 2  # characters that a place in a list counts for
 _QUICK = frozenset({"eq", "ne", "lt", "lteq", "gt", "gteq"})
 
 
@@ -86,35 +87,15 @@ class CountingGenerator(CodeGenerator):
             return
         self._call("part", frame, node.node, node.arg.start, node.arg.stop, node.arg.step)
 
-    def visit_List(self, node: nodes.List, frame: Frame) -> None:
-        """``[a, b]``."""
-        many = self._many(len(node.items))
-        super().visit_List(node, frame)
-        self.write(many)
-
-    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
-        """``(a, b)``."""
-        # One that is assigned to is no value.
-        many = self._many(len(node.items)) if node.ctx == "load" else ""
-        super().visit_Tuple(node, frame)
-        self.write(many)
-
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
         """``{a: b}``, whose keys are hashed."""
-        many = self._many(len(node.items))
         self.write("{")
         for item in node.items:
             self._whole(item.key, frame)
             self.write(": ")
             self.visit(item.value, frame)
             self.write(", ")
-        self.write("}" + many)
-
-    def _many(self, count: int) -> str:
-        if count <= _FEW:
-            return ""
-        self.write("environment.made(")
-        return ")"
+        self.write("}")
 
     def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Frame) -> None:
         """``{% autoescape %}``, with which texts would be of another kind."""
@@ -122,9 +103,11 @@ class CountingGenerator(CodeGenerator):
 
 
 def _characters(node: nodes.Node) -> int:
-    """Count the text of a node, without that of loops and macros, which count by themselves."""
+    """Count the text and the lists of a node, without those of loops and macros, which count by
+    themselves."""
     if isinstance(node, nodes.TemplateData):
         return len(node.data)
     if isinstance(node, _REPEATED):
         return 0
-    return sum(map(_characters, node.iter_child_nodes()))
+    own = _ELEMENT * len(node.items) if isinstance(node, _LISTS) else 0
+    return own + sum(map(_characters, node.iter_child_nodes()))

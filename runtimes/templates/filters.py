@@ -20,7 +20,7 @@ from jinja2.environment import Environment
 from jinja2.exceptions import FilterArgumentError, SecurityError
 
 from runtimes.templates.budget import Budget, current
-from runtimes.templates.methods import check_replaced, lines_in
+from runtimes.templates.methods import lines_in, replaced
 
 _LEFT_OUT = ("urlize", "striptags", "xmlattr")
 # Those that read no more of a value than its place, or a value's attributes one by one.
@@ -58,7 +58,7 @@ def bounded_filters() -> dict[str, Filter]:
     found = {}
     for name, function in jinja2.filters.FILTERS.items():
         if name not in _LEFT_OUT:
-            check = _CHECKS.get(name, _nothing if name in _SHALLOW else _whole)
+            check = _CHECKS.get(name, _shallow if name in _SHALLOW else _whole)
             found[name] = own.get(name) or _guarded(function, check)
     return found
 
@@ -100,12 +100,21 @@ def _settled(budget: Budget, made: Any) -> Any:
 # Checks of arguments; they are called with those of the filter
 
 
-def _nothing(budget: Budget, *args: Any, **named: Any) -> None:
+def _small(values: Iterable[Any], largest: int = _LARGEST_NUMBER) -> None:
+    """Numbers that are a width, a count or the like, and texts that are a name."""
+    for one in values:
+        if isinstance(one, int) and abs(one) > largest:
+            raise SecurityError(f"a number of {one:.1e} is too large for a filter")
+        if isinstance(one, str) and len(one) > _LONGEST_WORD:
+            raise SecurityError("a name, or what is put between pieces, is too long")
+
+
+def _shallow(budget: Budget, *args: Any, **named: Any) -> None:
     for value in (*args[1:], *named.values()):
-        if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
-            raise SecurityError(f"a number of {value:.1e} is too large for a filter")
         if isinstance(value, str):
             budget.tick(len(value) // 64)
+        else:
+            _small([value])
 
 
 def _whole(budget: Budget, *args: Any, **named: Any) -> None:
@@ -115,19 +124,13 @@ def _whole(budget: Budget, *args: Any, **named: Any) -> None:
 
 def _sorted(budget: Budget, *args: Any, **named: Any) -> None:
     _whole(budget, *args, **named)
-    _names(*args[1:], **named)
+    _small((*args[1:], *named.values()))
     if args and isinstance(args[0], str) and len(args[0]) > _MOST_SORTED:
         raise SecurityError("a text is too long for a filter of lists")
 
 
-def _names(*args: Any, **named: Any) -> None:
-    for value in (*args, *named.values()):
-        if isinstance(value, str) and len(value) > _LONGEST_WORD:
-            raise SecurityError("the name of an attribute is too long")
-
-
 def _mapped(budget: Budget, *args: Any, **named: Any) -> None:
-    _names(*args[1:2], *filter(None, (named.get("attribute"),)))
+    _small((*args[1:2], named.get("attribute")))
 
 
 def _longer(budget: Budget, value: Any = "", *args: Any, **named: Any) -> None:
@@ -143,35 +146,24 @@ def _slow(budget: Budget, value: Any = "", *args: Any, **named: Any) -> None:
         raise SecurityError(
             f"a text of more than {_SLOW_TEXT:,} characters is too long for a filter"
         )
-    for one in (*args, *named.values()):
-        if isinstance(one, int) and not -1 <= one <= _SLOW_TEXT:
-            raise SecurityError(f"a number of {one:.1e} is too large for a filter")
-        if isinstance(one, str) and len(one) > _LONGEST_WORD:
-            raise SecurityError("a text is too long for a filter")
+    _small((*args, *named.values()), _SLOW_TEXT)
 
 
-def _trimmed(budget: Budget, value: Any = "", chars: Any = None) -> None:
+def _trimmed(budget: Budget, value: Any = "", *args: Any, **named: Any) -> None:
     _longer(budget, value)
-    if isinstance(chars, str) and len(chars) > _LONGEST_WORD:
-        raise SecurityError("too many characters to strip")
+    _small((*args, *named.values()))
 
 
 def _indented(budget: Budget, s: Any = "", width: Any = 4, *args: Any, **named: Any) -> None:
     text = budget.text(s)
     size = width if isinstance(width, int) else len(budget.text(width))
-    if size > _LARGEST_NUMBER or len(text) + lines_in(text) * (size + 64) > budget.room:
+    _small([size])
+    if len(text) + lines_in(text) * (size + 64) > budget.room:
         raise SecurityError("a text is indented too far")
 
 
-def _centered(budget: Budget, value: Any = "", width: int = 80) -> None:
-    budget.text(value)
-    if width > budget.room:
-        raise SecurityError(f"a width of {width:.1e} is too large")
-
-
-def _rounded(budget: Budget, value: Any = 0, precision: int = 0, method: str = "common") -> None:
-    if abs(precision) > _LONGEST_WORD:
-        raise SecurityError(f"a precision of {precision:.1e} is too large")
+def _rounded(budget: Budget, *args: Any, **named: Any) -> None:
+    _small((*args[1:], *named.values()), _LONGEST_WORD)
 
 
 def _printed(budget: Budget, value: Any = None) -> None:
@@ -185,7 +177,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys("map selectattr rejectattr".split(), _mapped),
     "trim": _trimmed,
     "indent": _indented,
-    "center": _centered,
+    "center": _trimmed,
     "round": _rounded,
     "pprint": _printed,
 }
@@ -230,17 +222,14 @@ def _join(
 
 
 def _list(value: Iterable[Any]) -> list[Any]:
-    budget = current()
-    if isinstance(value, (list, tuple, str)):
-        budget.tick(_ELEMENT * len(value))
-        return list(value)
-    return list(budget.counted(value, _ELEMENT))
+    return list(current().counted(value, _ELEMENT))
 
 
 def _replace(s: Any, old: Any, new: Any, count: int | None = None) -> str:
     budget = current()
     text, before, after = budget.text(s), budget.text(old), budget.text(new)
-    check_replaced(budget, text, before, after)
+    if replaced(text, before, after) > budget.room:
+        raise SecurityError("a text with so many replacements is too long")
     return budget.made(text.replace(before, after, -1 if count is None else count))
 
 
@@ -261,7 +250,7 @@ def _each(
 ) -> Iterator[Any]:
     """The values, or an attribute of each, counted."""
     if attribute is not None:
-        _names(attribute)
+        _small([attribute])
         values = map(jinja2.filters.make_attrgetter(environment, attribute), values)
     return current().counted(values)
 

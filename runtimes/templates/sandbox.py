@@ -77,11 +77,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """A side of a comparison, or a key."""
         return current().whole(value)
 
-    def made(self, value: Any) -> Any:
-        """A long list that the template writes out."""
-        current().tick(_ELEMENT * len(value))
-        return value
-
     def joined(self, *parts: Any) -> str:
         """``a ~ b``."""
         budget = current()

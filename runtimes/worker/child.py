@@ -88,7 +88,7 @@ class _Server:
         for calls in (self._texts, self._long_texts):
             start_thread("ingot-texts", self._answer, calls)
 
-    def take(self, item: object) -> None:
+    def take(self, item: Any) -> None:
         """Handle one item; what may take long is left to ``run``."""
         match item:
             case Submit():
@@ -97,14 +97,14 @@ class _Server:
                 self._engine.cancel(request_id)
             case Call(number, "stats"):
                 self._put(Reply(number, self._engine.stats()))
-            case Call(number, "encode" | "encode_chat", arguments):
+            case Call(number, "encoded", arguments):
                 try:
                     long = characters(arguments) > _LONG_TEXT
                 except RecursionError:
                     self._put(Reply(number, problem=RequestError("it is nested too deeply")))
                     return
                 (self._long_texts if long else self._texts).put(item)
-            case Call() | Close():
+            case _:
                 self._calls.put(item)
 
     def run(self) -> None:
@@ -207,7 +207,7 @@ def main() -> None:
     servers: queue.SimpleQueue[_Server] = queue.SimpleQueue()
     start_thread("ingot-commands", _read, messages, servers)
     try:
-        engine = Engine.load(Path(order.path), order.settings, order.scheduling)
+        engine = Engine.load(order.path, order.settings, order.scheduling)
         gpu = backend_of(engine.model).on_gpu(order.settings)
         _load_adapters(engine, order.adapters)
     except Exception as error:

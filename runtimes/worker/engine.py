@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import queue
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from runtimes.api import Encoder, EngineApi
-from runtimes.chat import Messages, ToolSchemas, Variables
+from runtimes.api import EngineApi, T, TextEncoder
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, RequestError, WorkerError
 from runtimes.grammars import check_request
@@ -21,50 +19,15 @@ from runtimes.stream import Stream
 from runtimes.worker.process import Placement
 from runtimes.worker.recovery import DeathLimit, Recovery
 from runtimes.worker.supervisor import STEP_LIMIT_S, Answer, InFlightRequest, Supervisor
-from runtimes.worker.wire import Call, Reply, Submit
+from runtimes.worker.wire import Call, Cancel, Reply, Submit
 
 log = logging.getLogger(__name__)
 
 _STATS_S = 0.2  # how long figures are waited for before the last ones have to do
 _CALL_TRIES = 3
 
-T = TypeVar("T")
 
-
-class CallingEncoder(ABC):
-    """An ``Encoder`` whose methods are called in another process."""
-
-    @abstractmethod
-    def _call(self, method: Callable[..., T], *arguments: Any) -> T:
-        """Call the engine's method there."""
-
-    def encode(self, text: str, suffix: str | None = None) -> list[int]:
-        """See ``Encoder.encode``."""
-        return self._call(Encoder.encode, text, suffix)
-
-    def encode_chat(
-        self,
-        messages: Messages,
-        template: str | None = None,
-        tools: ToolSchemas | None = None,
-        variables: Variables | None = None,
-    ) -> list[int]:
-        """See ``Encoder.encode_chat``."""
-        said = [dict(message) for message in messages]
-        return self._call(Encoder.encode_chat, said, template, tools, variables)
-
-    def encode_continuation(
-        self,
-        context: str | Messages,
-        continuation: str,
-        variables: Variables | None = None,
-    ) -> tuple[list[int], int]:
-        """See ``Encoder.encode_continuation``."""
-        said = context if isinstance(context, str) else [dict(message) for message in context]
-        return self._call(Encoder.encode_continuation, said, continuation, variables)
-
-
-class WorkerEngine(CallingEncoder, EngineApi):
+class WorkerEngine(TextEncoder, Supervisor, EngineApi):
     """An engine in a child process; this one loads no native library.
 
     When the process dies, every request that it had ends with an error that says of what, and is
@@ -77,10 +40,6 @@ class WorkerEngine(CallingEncoder, EngineApi):
     Done callbacks run on the thread that delivers everything else: what waits for the engine raises
     RuntimeError there.
     """
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        """Used by ``load``."""
-        self._supervisor, self._in_flight = supervisor, supervisor.in_flight
 
     @classmethod
     def load(
@@ -104,12 +63,11 @@ class WorkerEngine(CallingEncoder, EngineApi):
         """
         path = Path(path).absolute()
         recovery = Recovery(path, settings or RunnerSettings(), deaths or DeathLimit())
-        supervisor = Supervisor(path, scheduling, recovery, place or Placement(), step_limit_s)
-        engine = cls(supervisor)
+        engine = cls(path, scheduling, recovery, place or Placement(), step_limit_s)
         try:
             if begun is not None:
                 begun(engine)
-            supervisor.start()
+            engine.start()
         except BaseException:
             engine.close()
             raise
@@ -118,33 +76,33 @@ class WorkerEngine(CallingEncoder, EngineApi):
     @property
     def model(self) -> ModelFile:
         """The loaded file."""
-        return self._in_flight.ready.model
+        return self._ready.model
 
     @property
     def context(self) -> int:
         """Tokens that one request may hold, prompt and completion together."""
-        return self._in_flight.ready.stats.context
+        return self._ready.stats.context
 
     @property
     def slots(self) -> int:
         """Requests that run at the same time."""
-        return self._in_flight.ready.stats.slots
+        return self._ready.stats.slots
 
     @property
     def vocab_size(self) -> int:
         """Ids from 0 to below this may be submitted."""
-        return self._in_flight.ready.vocab_size
+        return self._ready.vocab_size
 
     @property
     def pid(self) -> int | None:
         """The process that holds the model; None while there is none."""
-        process = self._supervisor.process
+        process = self._process
         return process.pid if process else None
 
     @property
     def deaths(self) -> int:
         """Processes of this engine that died so far."""
-        return self._supervisor.recovery.total
+        return self._recovery.total
 
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``: at once, also while a process is being started anew."""
@@ -152,62 +110,70 @@ class WorkerEngine(CallingEncoder, EngineApi):
             self.model.require_writer()
         grammar = check_request(request, self.context, self.vocab_size)
         own = InFlightRequest(request, Stream(request.id, self.cancel))
-        in_flight, number = self._in_flight, self._in_flight.number()
-        with in_flight.lock:
-            in_flight.requests[number] = own  # before it is sent: the answer may be quick
+        number = next(self._numbers)
+        with self._lock:
+            self._requests[number] = own  # before it is sent: the answer may be quick
             try:
-                self._supervisor.dispatch(Submit(number, request, grammar))
+                self._dispatch(Submit(number, request, grammar))
             except RequestError:
-                del in_flight.requests[number]
+                del self._requests[number]
                 raise
         return own.stream
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; what it has so far becomes its completion. Unknown ids are ignored."""
-        with self._in_flight.lock:
-            requests = self._in_flight.requests
-            dropped = self._supervisor.cancel(request_id)
+        with self._lock:
             # A copy: the receiver takes out what is done.
-            for one in requests.copy().values():
-                if one.request.id == request_id:
-                    one.cancelled = True
-            unsent = [requests.pop(number) for number in dropped]
-        for one in unsent:
+            meant = {n: o for n, o in self._requests.copy().items() if o.request.id == request_id}
+            for one in meant.values():
+                one.cancelled = True
+            if self._process is not None:
+                self._process.send(Cancel(request_id))
+                return
+            self._held = [item for item in self._held if item.number not in meant]
+            for number in meant:
+                del self._requests[number]
+        for one in meant.values():
             one.give_up(FinishReason.CANCELLED, None)
 
     def stats(self) -> EngineStats:
         """A snapshot of the figures; the last known ones when the process does not answer soon."""
-        if self.pid is not None and not self._supervisor.delivering:
+        if self.pid is not None and not self._delivering:
             try:
                 self._call(EngineApi.stats, timeout=_STATS_S, tries=1, start=False)
             except (IngotError, TimeoutError) as error:
                 log.debug("no fresh figures: %s", error)
-        return self._in_flight.stats
+        return self._stats
 
     @property
     def adapters(self) -> frozenset[str]:
         """See ``EngineApi.adapters``."""
-        return frozenset(self._supervisor.adapters)
+        return frozenset(self._adapters)
 
     def load_adapter(self, name: str, path: Path) -> None:
         """See ``EngineApi.load_adapter``; a process that is started later has it too."""
         path = Path(path).absolute()
         self._call(EngineApi.load_adapter, name, path, tries=1)
-        self._supervisor.adapters = {**self._supervisor.adapters, name: path}
+        self._adapters = {**self._adapters, name: path}
 
     def unload_adapter(self, name: str) -> None:
         """See ``EngineApi.unload_adapter``."""
-        before = self._supervisor.adapters
+        before = self._adapters
         if name not in before:
             raise RequestError(f"there is no adapter {name!r} to unload")
-        self._supervisor.adapters = {key: path for key, path in before.items() if key != name}
+        self._adapters = {key: path for key, path in before.items() if key != name}
         try:
             self._call(EngineApi.unload_adapter, name, tries=1, start=False)
         except WorkerError:
             log.debug("the adapter %s went with its process", name)
         except RequestError:
-            self._supervisor.adapters = before
+            self._adapters = before
             raise
+
+    def encoded(self, function: Callable[..., T], *arguments: Any) -> T:
+        """See ``TextEncoder``."""
+        found: T = self._call(TextEncoder.encoded, function, *arguments)
+        return found
 
     def trim(self) -> int:
         """Drop every cached prefix; return how many bytes of keys and values that freed."""
@@ -225,10 +191,6 @@ class WorkerEngine(CallingEncoder, EngineApi):
         """See ``EngineApi.load_session``."""
         return self._call(EngineApi.load_session, Path(path).absolute(), adapter)
 
-    def close(self, *, drain: bool = False) -> None:
-        """End the engine: finish what was submitted (``drain``) or cancel it. Idempotent."""
-        self._supervisor.close(drain=drain)
-
     def _call(
         self,
         method: Callable[..., T],
@@ -242,22 +204,22 @@ class WorkerEngine(CallingEncoder, EngineApi):
         Without ``start``, WorkerError is raised when there is no process.
         """
         name = method.__name__
-        if self._supervisor.delivering:
+        if self._delivering:
             raise RuntimeError(f"{name} would wait for itself: this is a done callback")
         while True:
             reply: Answer = queue.SimpleQueue()
-            number = self._in_flight.number()
+            number = next(self._numbers)
             try:
-                with self._in_flight.lock:
-                    if self._supervisor.process is None and not start:
+                with self._lock:
+                    if self._process is None and not start:
                         raise WorkerError("there is no worker process")
-                    self._in_flight.calls[number] = reply  # before it is sent, as a request is
-                    self._supervisor.dispatch(Call(number, name, arguments))
+                    self._calls[number] = reply  # before it is sent, as a request is
+                    self._dispatch(Call(number, name, arguments))
                 answer = reply.get(timeout=timeout)
             except queue.Empty:
                 raise TimeoutError(f"no answer to {name} within {timeout} s") from None
             finally:
-                self._in_flight.calls.pop(number, None)
+                self._calls.pop(number, None)
             if isinstance(answer, Reply):
                 if answer.problem is not None:
                     raise answer.problem

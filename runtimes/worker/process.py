@@ -11,10 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from subprocess import PIPE
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 
 import psutil
 
@@ -38,6 +38,9 @@ from runtimes.worker.wire import (
 
 log = logging.getLogger(__name__)
 _stderr_log = logging.getLogger(own("runtimes.worker.stderr"))
+
+Outcome = Ready | Refused | Death  # of a load
+Outcomes = queue.SimpleQueue[Outcome]
 
 _LINES_KEPT = 50
 _STDERR_S = 1.0  # for the last lines after the end; a grandchild may hold the pipe longer
@@ -69,7 +72,7 @@ class WorkerProcess:
     ) -> None:
         """``received`` and ``died`` are called on a thread of the process, ``died`` once, after the
         last ``received``; ``death`` then says how."""
-        self.outcome: queue.SimpleQueue[Ready | Refused | Death] = queue.SimpleQueue()
+        self.outcome: Outcomes = queue.SimpleQueue()
         self.ended = threading.Event()
         self.death: Death | None = None
         self._received, self._died = received, died
@@ -98,14 +101,11 @@ class WorkerProcess:
         self.send(order)
 
     def _connect(self, popen: Child) -> None:
-        assert popen.stdin is not None
-        assert popen.stdout is not None
-        assert popen.stderr is not None
         # Detached, so that each end is closed once, by whoever uses it.
         self._sender = PipeSender(
             _own(popen.stdin), "ingot-worker-send", unsendable=self._refuse_unsendable
         )
-        self.send: Callable[[object], None] = self._sender.put
+        self.send = self._sender.put
         self._stderr = start_thread("ingot-worker-stderr", self._read_stderr, popen.stderr)
         start_thread("ingot-worker-receive", self._read, popen, _own(popen.stdout))
 
@@ -129,11 +129,10 @@ class WorkerProcess:
 
     def give_up(self, reason: str) -> None:
         """End it because it makes no progress: ``reason`` says for how long or in what."""
+        death = Death(Cause.HANG, f"was ended: {reason}")
         if is_stopped(self.pid):
             # That is nobody's fault here, and no other settings would help.
-            death = Death(Cause.KILLED, f"was ended: {reason}; it had been stopped from outside")
-        else:
-            death = Death(Cause.HANG, f"was ended: {reason}")
+            death = Death(Cause.KILLED, f"{death.text}; it had been stopped from outside")
         self._verdict = self._verdict or death
         self.kill()
 
@@ -155,13 +154,13 @@ class WorkerProcess:
     def _read_stderr(self, stream: IO[bytes]) -> None:
         with stream:
             for raw in stream:
-                line = raw.decode("utf-8", errors="replace").rstrip()
-                if line:
+                if line := raw.decode("utf-8", errors="replace").rstrip():
                     self._lines.append(line)
                     _stderr_log.debug("%s", line)
 
 
-def _own(stream: IO[bytes]) -> int:
+def _own(stream: IO[bytes] | None) -> int:
+    assert stream is not None
     fd = os.dup(stream.fileno())
     stream.close()
     return fd
@@ -185,9 +184,6 @@ def _starting(cpus: tuple[int, ...]) -> Iterator[None]:
         yield
 
 
-T = TypeVar("T")
-
-
 # How much longer it may compute without reading anything or taking memory: no load does so for
 # long, but how long a slow processor needs is not known.
 _COMPUTING = 10
@@ -208,13 +204,9 @@ class Watchdog:
         self._look, self._expired = look, expired
         self._moves = 0
         self._work = threading.Event()
+        self.work = self._work.set  # there is some now
         self._stopped = False
         start_thread("ingot-watchdog", self._run)
-
-    def work(self) -> None:
-        """There is work now."""
-        if not self._work.is_set():
-            self._work.set()
 
     def moved(self) -> None:
         """Something has moved. Called from one thread at a time."""
@@ -223,7 +215,7 @@ class Watchdog:
     def stop(self) -> None:
         """End it."""
         self._stopped = True
-        self._work.set()
+        self.work()
 
     def _run(self) -> None:
         while not self._stopped:
@@ -265,13 +257,11 @@ class LoadMonitor:
         self._account = _Account()
         self._silent_s = self._computing_s = 0.0
 
-    def wait(self, outcome: queue.SimpleQueue[T]) -> T | None:
+    def wait(self, outcome: Outcomes) -> Outcome | None:
         """Wait for the load's outcome; None when a tick brought none. Look for ``problem`` then."""
         began = time.monotonic()
-        try:
+        with suppress(queue.Empty):
             return outcome.get(timeout=self._tick_s)
-        except queue.Empty:
-            pass
         spent = min(time.monotonic() - began, 2 * self._tick_s)
         before = self._account
         try:

@@ -15,6 +15,7 @@
 - So many deaths in so many minutes end it: until the time is over, requests fail at once.
 """
 
+import contextlib
 import hashlib
 import logging
 import re
@@ -132,8 +133,11 @@ class OomDetector:
 
     def look(self) -> None:
         """See how it is now."""
-        now = time.monotonic()
-        self._looks.append((now, oom_kills(), free_share()))
+        free, now = 1.0, time.monotonic()
+        with contextlib.suppress(OSError):  # this process may open no more files
+            memory = psutil.virtual_memory()
+            free = memory.available / memory.total  # without swapping
+        self._looks.append((now, oom_kills(), free))
         # The first one that is kept is older than the window: what it counted came before.
         while len(self._looks) > 1 and self._looks[1][0] < now - _WINDOW_S:
             self._looks.popleft()
@@ -146,16 +150,6 @@ class OomDetector:
             return Cause.MEMORY
         lately = [free for at, _, free in looks if at > now - _STALE_S]
         return Cause.SCARCE if min(lately, default=1.0) < _SCARCE else Cause.KILLED
-
-
-def free_share() -> float:
-    """How much of the machine's memory can be had without swapping, from 0 to 1; 1 where the system
-    does not tell."""
-    try:
-        memory = psutil.virtual_memory()
-    except (psutil.Error, OSError):
-        return 1.0
-    return float(memory.available / memory.total)
 
 
 def oom_kills() -> int | None:
@@ -221,16 +215,14 @@ class SettingsLimits:
 
     def describe(self) -> str:
         """The limits in words; empty without any."""
-        parts = []
-        if not self.gpu:
-            parts.append("without the GPU")
-        if not self.extra_buffers:
-            parts.append("without special kernels, slower")
-        if not self.draft:
-            parts.append("without a draft")
-        if self.kv_tokens is not None:
-            parts.append(f"with at most {self.kv_tokens:,} tokens in all slots together")
-        return " and ".join(parts)
+        most = f"with at most {self.kv_tokens or 0:,} tokens in all slots together"
+        parts = {
+            "without the GPU": self.gpu,
+            "without special kernels, slower": self.extra_buffers,
+            "without a draft": self.draft,
+            most: not self.kv_tokens,
+        }
+        return " and ".join(text for text, free in parts.items() if not free)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runtimes import errors
 from runtimes.engine.metrics import EngineStats
@@ -31,19 +30,17 @@ log = logging.getLogger(__name__)
 _BUFFER = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """First word of the parent: what the child serves. ``log_level`` is the parent's."""
 
-    path: str
+    path: Path
     settings: RunnerSettings
     scheduling: SchedulerSettings | None
     log_level: int
     adapters: dict[str, Path]
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(NamedTuple):
     """A request, by a number that no other request of this worker has had."""
 
     number: int
@@ -51,15 +48,13 @@ class Submit:
     grammar: str | None  # of its constraint; what ``check_request`` gave
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(NamedTuple):
     """Stop the requests of this id."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """Call a method of the engine; a ``Reply`` of the same number answers."""
 
     number: int
@@ -67,15 +62,13 @@ class Call:
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(NamedTuple):
     """End the engine, then the process."""
 
     drain: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """The model is loaded; ``gpu`` whether layers may lie on one."""
 
     model: ModelFile
@@ -84,23 +77,20 @@ class Ready:
     stats: EngineStats
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The model could not be loaded; the child ends."""
 
     problem: IngotError
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """The end of a request."""
 
     number: int
     completion: Completion
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Value that a call returned, or the error that it raised."""
 
     number: int
@@ -108,8 +98,7 @@ class Reply:
     problem: IngotError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pulse:
+class Pulse(NamedTuple):
     """Sent twice a second while there is work, and once when there is none left."""
 
     stats: EngineStats

@@ -8,10 +8,8 @@ figures, and the same as JSON; exit code 1 where anything was found.
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,21 +17,20 @@ import time
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
-from tests.fuzz.cases import MOST_FOUND, FoundError, failures
+from tests.fuzz.cases import CASE_S, MOST_FOUND, FoundError, failures
 
 # Each is a module here with ``run(seconds, seed)``, and its part of the time.
 TARGETS = {
     "server": 8.0, "reading": 1.5, "rows": 1.5, "kept": 1.5, "chats": 1.0, "hub": 1.5,
     "headers": 1.5, "folders": 1.5, "documents": 0.5,
 }  # fmt: skip
-CASE_S = 150.0  # a case that takes longer stalls
 
 
 def child(target: str, seconds: float, seed: int) -> None:
     """Run one target, and print its figures and violations as JSON."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
     said: dict[str, Any] = {"violations": []}
     try:
         said["figures"] = import_module(f"tests.fuzz.{target}").run(seconds, seed)
@@ -47,38 +44,29 @@ def child(target: str, seconds: float, seed: int) -> None:
 def ran(target: str, seconds: float, seed: int) -> dict[str, Any]:
     """What a child says of one target; or how it died, with the number of its last case."""
     with tempfile.TemporaryDirectory(prefix="ingot-fuzz-") as folder:
-        begun, out, err = (Path(folder, name) for name in ("begun", "out", "err"))
+        begun = Path(folder, "begun")
         begun.write_text("0")
         command = [sys.executable, "-m", "tests.fuzz", "--child", target]
         command += ["--seconds", str(seconds), "--seed", str(seed)]
         environment = {**os.environ, "INGOT_FUZZ_BEGUN": str(begun)}
-        with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
-        end = time.monotonic() + seconds
-        stalled = False
-        while process.poll() is None and not stalled:
-            time.sleep(0.2)
-            still = time.time() - begun.stat().st_mtime > CASE_S
-            # A server has its own bounds, and is ended and begun anew after its time.
-            stalled = time.monotonic() > end + 4 * CASE_S or (still and target != "server")
-        if stalled:
-            process.send_signal(signal.SIGUSR1)
-            time.sleep(1)
-            process.kill()
-            process.wait()
-        told = err.read_bytes()[-6000:].decode("utf-8", "replace")
+        with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, env=environment) as process:
+            try:
+                out, err = process.communicate(timeout=seconds + 4 * CASE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+        told = err[-6000:].decode("utf-8", "replace")
         if target == "server":
             sys.stderr.write(told)
-        lines = out.read_text("utf-8").splitlines()
-        if process.returncode == 0 and lines:
-            said: dict[str, Any] = json.loads(lines[-1])
+        if process.returncode == 0 and out:
+            said: dict[str, Any] = json.loads(out.splitlines()[-1])
             return said
         number = begun.read_text()
-        how = f"took over {CASE_S:.0f} s" if stalled else f"ended with {process.returncode}"
         kept = failures() / f"{target}-{seed}-{number}"
         kept.mkdir(parents=True, exist_ok=True)
         (kept / "stderr.txt").write_text(told)
         again = f"python -m tests.fuzz --only {target} --seed {seed} --case {number}"
+        how = "stalled" if "Timeout (" in told else f"ended with {process.returncode}"
         found = f"{target}: case {number} {how} ({kept}; again: {again})"
         return {"figures": {"deaths": 1, "cases": int(number)}, "violations": [found]}
 

@@ -8,6 +8,7 @@ change a file outside its folder. A case that does is kept in a folder of `failu
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_CPU_S = 5.0  # of a case: processor time, which a busy machine does not stretch
+CASE_S = 150.0  # a case that takes longer stalls
 MOST_FOUND = 20
 Figures = Counter[str]
 
@@ -140,6 +142,8 @@ def loop(
             folder.mkdir(parents=True)
             case = Case(number, Random(f"{target}:{seed}:{number}"), folder, figures)
             begun = time.process_time()
+            if "INGOT_FUZZ_BEGUN" in os.environ:  # a child: its stack is told, and it ends
+                faulthandler.dump_traceback_later(CASE_S, exit=True)
             try:
                 one(case)
             except Exception as error:

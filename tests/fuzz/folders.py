@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -91,18 +91,6 @@ def seen(folder: Path) -> dict[str, object]:
         name = path.relative_to(folder).as_posix()
         found[name] = about.st_mode, about.st_mtime_ns, inner
     return found
-
-
-def hostile_folders(seed: int, count: int, base: Path) -> Iterator[Path]:
-    """``count`` folders below ``base``, one at a time; ``base / "elsewhere"`` is what they are
-    after. Each has `model`, `model-built` beside it, `built`, `adapter` and `onnx`."""
-    theirs = elsewhere(base)
-    small = small_model(PEBBLE, base / "small" / "model")
-    for number in range(count):
-        folder = base / "folders" / str(number)
-        folder.mkdir(parents=True)
-        fill(folder, Random(f"{seed}:{number}"), theirs, small)
-        yield folder
 
 
 def fill(folder: Path, random: Random, theirs: Path, small: Path) -> None:

@@ -11,10 +11,3 @@ def test_no_byte_changes_elsewhere(tmp_path, monkeypatch):
     assert figures["folders"] == 20
     assert figures["steps_done"] > 20
     assert figures["steps_refused"] > 20
-
-
-def test_hostile_folders_are_full_of_links(tmp_path):
-    made = list(folders.hostile_folders(7, 5, tmp_path))
-    links = [path for folder in made for path in folder.rglob("*") if path.is_symlink()]
-    assert len(links) > 5
-    assert folders.seen(tmp_path / "elsewhere")["letter.txt"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from quantize.resolve import resolve
+from runtimes.engine.engine import Engine
+from runtimes.settings import RunnerSettings
 from tests.runtimes.worker.faults import build_fault_library
 
 
@@ -20,6 +22,12 @@ def gguf(pebble_built: Path) -> Path:
 def pebble_file(request: pytest.FixtureRequest, pebble_built: Path) -> Path:
     """One file of each runtime: what is tested with both is above them."""
     return resolve(pebble_built, recipe=request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(pebble_file: Path) -> Iterator[Engine]:
+    with Engine.load(pebble_file, RunnerSettings(slots=8, context=512)) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="session")

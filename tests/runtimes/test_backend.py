@@ -94,7 +94,8 @@ def test_the_engine_runs_it(toy: Path) -> None:
     assert texts == [" a small model of words", " three four five", " of words"]
 
 
-def test_the_planner_measures_it(toy: Path) -> None:
+def test_the_planner_measures_it(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtimes.planner.search.MOST_ROUNDS", 1)
     task = PlanTask("batch", "memory", 1, 1 << 30, overrides=Overrides(slots=2, context=128))
     plan = make_plan([read_model(toy)], task)
     assert (plan.runtime, plan.settings.kv_type, plan.settings.gpu_layers) == ("toy", "f16", 0)

@@ -14,22 +14,6 @@ CONVERSATION = [
 ]
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ messages.append(1) }}",
-        "{{ cycler.__init__.__globals__ }}",
-        "{% for %}",
-        "{{ raise_exception('roles must alternate') }}",
-        "{{ messages[0]['content'] + 1 }}",
-    ],
-)
-def test_a_hostile_or_broken_template_is_an_error(template):
-    with pytest.raises(RequestError, match="template"):
-        render_chat(template, CONVERSATION)
-
-
 def test_a_conversation_and_a_begun_answer_are_those_of_transformers(pebble, pebble_built):
     from transformers import AutoTokenizer
 

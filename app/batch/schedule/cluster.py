@@ -27,6 +27,7 @@ from typing import Any
 from app.batch.schedule.engines import JobPlan, slots_for
 from app.batch.schedule.pool_engine import PoolEngine
 from app.models.library import load_engine
+from runtimes.api import T, TextEncoder
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError, WorkerError
 from runtimes.grammars import check_request
@@ -37,7 +38,7 @@ from runtimes.request import Completion, FinishReason, Request
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.stream import Stream
 from runtimes.untrusted import JsonObject
-from runtimes.worker.engine import CallingEncoder, T, WorkerEngine
+from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.supervisor import InFlightRequest
 from runtimes.worker.wire import portable
 
@@ -141,7 +142,7 @@ class _Incarnation:
     loaded: LoadedEngine
 
 
-class RayEngine(CallingEncoder):
+class RayEngine(TextEncoder):
     """A ``RequestEngine`` in a Ray actor.
 
     When the actor dies or its node is lost, every request that it had ends with an error that is
@@ -247,12 +248,13 @@ class RayEngine(CallingEncoder):
         for actor in filter(None, actors):
             ray.kill(actor)
 
-    def _call(self, method: Callable[..., T], *arguments: Any) -> T:
+    def encoded(self, function: Callable[..., T], *arguments: Any) -> T:
+        """See ``TextEncoder``."""
         import ray
 
         here = self._here or self._restarted()
         try:
-            found: T = _checked(ray.get(here.actor.call.remote(method.__name__, *arguments)))
+            found: T = _checked(ray.get(here.actor.call.remote("encoded", function, *arguments)))
             return found
         except ray.exceptions.RayActorError as error:
             self._died(here)

@@ -225,6 +225,9 @@ class Guesses:
         self.drafted: frozenset[Sequence] = frozenset()
         self.drafting_s = 0.0
 
+    def begin(self) -> None:
+        pass
+
     def propose(self, decoding: list[Sequence], most: int) -> dict[Sequence, list[int]]:
         found: dict[Sequence, list[int]] = {}
         for row in decoding:

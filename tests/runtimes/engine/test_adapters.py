@@ -177,7 +177,7 @@ def test_an_adapter_in_use_stays(model, files):
 
         def look() -> None:  # between two steps
             with pytest.raises(RequestError, match="1 requests still use the adapter 'a0'"):
-                engine._adapters.unload("a0", engine._core, ())
+                engine._unload_adapter("a0")
             looked.append(True)
 
         done = Watched(engine, Request(prompts(engine)[0], PARAMS, adapter="a0"), look).result()

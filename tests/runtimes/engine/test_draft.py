@@ -39,14 +39,13 @@ class Always(Proposer):
     depth = 4
 
     def propose(self, decoding, most):
-        self._guesses, self.drafted, self.drafting_s = {}, frozenset(), 0.0
         wanted = {}
         for one in decoding:
             left = one.request.params.max_tokens - len(one.output) - 1
             room = min(self.depth, left, most, self.draft.room(one))
             if room > 0:
                 wanted[one], most = room, most - room
-        return self._ask_draft(wanted) if wanted else {}
+        return self._ask_draft(wanted)
 
     def learn(self, rows, more, seconds, accepted):
         self.draft.settle(one for one, _ in accepted)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -22,12 +20,6 @@ from tests.runtimes.engine.test_engine import QUESTIONS, chat
 from tests.runtimes.ties import near_tie, near_ties
 
 GREEDY = SamplingParams(max_tokens=32, top_logprobs=2)
-
-
-@pytest.fixture(scope="module")
-def engine(pebble_file: Path) -> Iterator[Engine]:
-    with Engine.load(pebble_file, RunnerSettings(slots=8, context=512)) as engine:
-        yield engine
 
 
 def run(engine: Engine, text: str, params: SamplingParams, **fields) -> Completion:

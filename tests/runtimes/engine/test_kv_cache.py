@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimes.engine.kv_cache import LEAST_SHARED, KvCache
+from runtimes.engine.kv_cache import KvCache
 from runtimes.engine.prefix_pool import Prefix, PrefixPool, common_prefix
 from runtimes.engine.scheduler import Scheduler
 from runtimes.engine.sequence import Sequence
@@ -72,13 +72,6 @@ def test_the_longest_beginning_is_found_wherever_it_is():
     assert use(kv, cache, 0, c) == 0
     assert use(kv, cache, 0, [*a, 7]) == 30, "loaded from the pool"
     assert use(kv, cache, 0, [*a[:20], 9, 9, 9]) == 20, "its own slot, cut back"
-
-
-def test_little_in_common_is_not_worth_a_copy():
-    kv, cache = make()
-    use(kv, cache, 0, text(1))
-    shared = text(1)[: LEAST_SHARED - 1]
-    assert use(kv, cache, 1, [*shared, 5, 5, 5, 5]) == 0
 
 
 def test_the_pool_keeps_its_budget_and_drops_the_least_recently_used():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,6 @@ SCORE = SamplingParams(max_tokens=0, prompt_logprobs=3)
 # Kernels add up in another order for another number of tokens; what very unlikely tokens have moves
 # most. A position too far would be units away.
 REGROUPED, REGROUPED_MEAN = 0.5, 0.02
-
-
-@pytest.fixture(scope="module")
-def engine(pebble_file: Path) -> Iterator[Engine]:
-    with Engine.load(pebble_file, RunnerSettings(slots=4, context=512)) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")

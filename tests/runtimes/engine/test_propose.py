@@ -65,13 +65,6 @@ def play(proposer: Proposer, cost: float, right: bool, steps: int) -> int:
     return made
 
 
-def test_guesses_are_made_only_while_they_pay():
-    assert play(Proposer(), cost=0.2, right=True, steps=400) > 350
-    # Right, but a token costs as much as a step of its own; and cheap, but wrong.
-    assert play(Proposer(), cost=1.1, right=True, steps=400) <= 8
-    assert play(Proposer(), cost=0.05, right=False, steps=400) <= 16
-
-
 def test_guesses_stop_and_come_back():
     proposer = Proposer()
     assert play(proposer, 0.2, right=True, steps=200) > 150
@@ -165,8 +158,8 @@ SCHEMA = {
 
 @pytest.fixture(
     scope="module",
-    params=[("q8_0", False, 1), ("q8_0", True, 4), ("onnx-int4", False, 1), ("q4_k_m", True, 2)],
-    ids=["split", "unified", "onnx", "q4_k_m"],
+    params=[("q8_0", False, 1), ("q4_k_m", True, 4), ("onnx-int4", False, 1)],
+    ids=["split", "unified", "onnx"],
 )
 def engines(request, pebble_built: Path) -> Iterator[list[Engine]]:
     """Without speculation, and with guesses at every step."""
@@ -188,7 +181,6 @@ VARIANTS = {
     "greedy": {},
     "seeded": {"temperature": 0.8, "seed": 5, "top_k": 20},
     "penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.2},
-    "bias": {"logit_bias": ((300, 2.0),)},
     "stop": {"stop": ("sea, the",)},
     "samples": {"temperature": 0.7, "seed": 9, "n": 2},
     "long": {"ignore_eos": True, "max_tokens": 150},

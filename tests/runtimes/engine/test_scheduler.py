@@ -118,7 +118,8 @@ def test_histories_do_guess_right_and_wrong(slots, mixed):
     assert history.guesses.wrong
     assert steps < 30  # 40 tokens each
     assert [row.output for row in rows] == [expected_output(row.request) for row in rows]
-    assert all(row.guessed.accepted_tokens <= row.guessed.proposed_tokens for row in rows)
+    for row in rows:
+        assert row.guessed["accepted_tokens"] <= row.guessed["proposed_tokens"]
 
 
 def test_histories_do_preempt_and_reuse():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,12 +25,6 @@ OBJECT = {
     "additionalProperties": False,
 }
 SCHEMA = Constraint("json_schema", json.dumps(OBJECT))
-
-
-@pytest.fixture(scope="module")
-def engine(pebble_file: Path) -> Iterator[Engine]:
-    with Engine.load(pebble_file, RunnerSettings(slots=4, context=512)) as engine:
-        yield engine
 
 
 def request_of(engine: Engine, params: SamplingParams, question: str = "Who are you?") -> Request:

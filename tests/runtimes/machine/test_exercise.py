@@ -88,9 +88,12 @@ def expected(weights: dict[str, Array], layers: int, size: int, interleaved: boo
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """llama.cpp's own reader of its formats, from the source that the build is made of."""
     folder = tmp_path_factory.mktemp("gguf")
-    with tarfile.open(sdist_path()) as archive:
-        wanted = [m for m in archive if "/vendor/llama.cpp/gguf-py/gguf/" in m.name]
-        archive.extractall(folder, wanted, filter="data")
+    with tarfile.open(sdist_path(), "r|*") as archive:
+        for member in archive:
+            if "/vendor/llama.cpp/gguf-py/gguf/" in member.name:
+                archive.extract(member, folder, filter="data")
+            elif any(folder.iterdir()):
+                break  # they lie together
     (package,) = folder.glob("*/vendor/llama.cpp/gguf-py")
     sys.path.insert(0, str(package))
     import gguf
@@ -114,13 +117,6 @@ def test_the_recorded_logits_of_llamacpp_are_right(gguf: Any) -> None:
     assert all(0.5 < w.std() * w.shape[1] ** 0.5 < 2 for w in weights.values())
     right = expected(weights, layers=1, size=64, interleaved=True)
     assert selftest_child.compare(right, recorded("llamacpp")) > 0.999
-
-
-def test_the_tiny_gguf_holds_every_kernel_worth_testing() -> None:
-    from runtimes.models.gguf import read_header
-
-    types = {tensor.type_name for tensor in read_header(backend("llamacpp").selftest).tensors}
-    assert types == {"F32", "F16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}
 
 
 def dequantize(constants: dict[str, Any], name: str) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.machine.cpu import Core, cores, parse_list, shares
+from runtimes.machine.cpu import Core, cores, shares
 
 
 @pytest.fixture
@@ -49,10 +49,3 @@ def test_shares_differ_by_one_core_at_most() -> None:
     dealt = shares([Core((i,)) for i in range(7)], 3)
     assert [len(share) for share in dealt] == [3, 2, 2]
     assert sorted(core.cpus[0] for share in dealt for core in share) == list(range(7))
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("x-1", [])]
-)
-def test_lists(text: str, numbers: list[int]) -> None:
-    assert parse_list(text) == numbers

@@ -6,8 +6,6 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,12 +28,6 @@ PERSON = {
 }
 SCHEMA = Constraint("json_schema", json.dumps(PERSON))
 CHOICES = ["Paris", "Rome", 'a "quoted" \\ one', "über\n☃"]
-
-
-@pytest.fixture(scope="module")
-def engine(pebble_file: Path) -> Iterator[Engine]:
-    with Engine.load(pebble_file, RunnerSettings(slots=8, context=256)) as engine:
-        yield engine
 
 
 def prompt(engine: Engine, text: str = "Make a JSON object with name Ana and age 31.") -> list[int]:

@@ -23,7 +23,7 @@ MOST_MB = 220
 
 def test_no_template_takes_all_time_or_memory() -> None:
     """Each in one process, whose memory is bounded, with a part of the usual time."""
-    command = f"ulimit -v 4000000; exec {sys.executable} -m tests.runtimes.templates.hostile 0.05"
+    command = f"ulimit -v 4000000; exec {sys.executable} -m tests.runtimes.templates.hostile 0.02"
     done = subprocess.run(
         ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=600
     )

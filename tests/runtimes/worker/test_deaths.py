@@ -121,7 +121,7 @@ def test_a_step_without_end_while_no_file_can_be_opened(gguf, caplog):
 
 
 def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
-    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=2)
+    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=1)
     ids = prompt(worker)
     os.kill(worker.pid, signal.SIGSTOP)
     assert worker.stats().slots == 8  # the last known figures
@@ -144,8 +144,7 @@ def kill(worker: WorkerEngine, patch: pytest.MonkeyPatch, change: Callable[[Star
     os.kill(worker.pid, signal.SIGKILL)
     while worker.pid is not None:
         time.sleep(0.01)
-    supervisor = worker._supervisor
-    patch.setattr(supervisor, "_new_process", change(supervisor._new_process))
+    patch.setattr(worker, "_new_process", change(worker._new_process))
 
 
 def test_requests_that_come_while_there_is_no_worker(worker, monkeypatch):
@@ -183,7 +182,7 @@ def test_a_worker_that_is_killed_while_it_loads(gguf):
     killed: list[int] = []
 
     def kill_the_first(worker: WorkerEngine) -> None:
-        start = worker._supervisor._new_process
+        start = worker._new_process
 
         def new_process() -> WorkerProcess:
             process = start()
@@ -192,7 +191,7 @@ def test_a_worker_that_is_killed_while_it_loads(gguf):
                 killed.append(process.pid)
             return process
 
-        worker._supervisor._new_process = new_process
+        worker._new_process = new_process
 
     with WorkerEngine.load(gguf, SETTINGS, begun=kill_the_first) as worker:
         assert worker.pid not in killed

@@ -92,7 +92,7 @@ def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
     def watch(program: str, seconds: float) -> str | None:
         """What is wrong with it, as soon as something is."""
         with subprocess.Popen([sys.executable, "-c", program]) as process:
-            watched = LoadMonitor(process.pid, 1.0)
+            watched = LoadMonitor(process.pid, 0.5)
             end = time.monotonic() + seconds
             while watched.problem is None and time.monotonic() < end:
                 watched.wait(queue.SimpleQueue())
@@ -104,8 +104,8 @@ def test_what_counts_as_a_sign_of_life(gguf, monkeypatch):
     reader = READS_SLOWLY.format(file=str(gguf))
     programs = (SLEEPS, COMPUTES, HAS_A_CHILD.format(program=reader), reader)
     with ThreadPoolExecutor(4) as pool:
-        sleeps, computes, has_a_child, reads = pool.map(watch, programs, (60, 60, 2.5, 2.5))
-    assert sleeps == "it neither computed nor read anything for 1 s"
+        sleeps, computes, has_a_child, reads = pool.map(watch, programs, (60, 60, 1.5, 1.5))
+    assert sleeps == "it neither computed nor read anything for 0.5 s"
     assert "but neither read nor stored anything" in (computes or "")
     assert (has_a_child, reads) == (None, None)
 

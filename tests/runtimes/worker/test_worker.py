@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from runtimes.chat import encode_chat, encode_text
 from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
@@ -91,27 +91,6 @@ def test_errors_keep_their_class_and_their_words(worker, gguf, tmp_path):
         worker.save_session([5, 6, 7], tmp_path / "session")
 
 
-def test_many_threads_and_many_requests(worker):
-    prompt = prompts(worker)[0]
-    before = worker.stats().completion_tokens
-    with ThreadPoolExecutor(3) as threads:
-        done = threads.map(
-            worker.generate, [[prompt] * 100] * 3, [SamplingParams(max_tokens=2)] * 3
-        )
-    assert [len(one.token_ids) for some in done for one in some] == [2] * 300
-    assert worker.stats().completion_tokens - before == 600
-
-
-def test_a_slow_reader_holds_nobody_up(worker):
-    params = SamplingParams(max_tokens=100, ignore_eos=True)
-    slow = worker.submit(Request(prompts(worker)[2], params))
-    chunks = iter(slow)
-    next(chunks)
-    others = worker.generate(prompts(worker), params)
-    assert all(len(done.token_ids) == 100 for done in others)
-    assert slow.result(60).text.endswith("".join(chunk.text for chunk in chunks))
-
-
 def test_cancel(worker):
     params = SamplingParams(max_tokens=200, ignore_eos=True)
     for _ in range(20):  # on a busy machine the answer may be whole before the word has come
@@ -127,11 +106,7 @@ def test_cancel(worker):
 
 
 def test_an_answer_may_come_before_the_question_is_noted(worker, monkeypatch):
-    came, send, received = (
-        threading.Event(),
-        worker._supervisor.dispatch,
-        worker._in_flight.received,
-    )
+    came, send, received = threading.Event(), worker._dispatch, worker._take
 
     def note(item: object) -> None:
         received(item)
@@ -144,8 +119,8 @@ def test_an_answer_may_come_before_the_question_is_noted(worker, monkeypatch):
         assert came.wait(60)
 
     prompt = prompts(worker)[0]
-    monkeypatch.setattr(worker._in_flight, "received", note)
-    monkeypatch.setattr(worker._supervisor, "dispatch", wait_for_the_answer)
+    monkeypatch.setattr(worker, "_take", note)
+    monkeypatch.setattr(worker, "_dispatch", wait_for_the_answer)
     assert worker.submit(Request(prompt, SamplingParams(max_tokens=2))).result(60).error is None
     reply: list[list[int]] = []
     asking = threading.Thread(target=lambda: reply.append(worker.encode("x")), daemon=True)
@@ -166,8 +141,9 @@ def test_a_short_text_does_not_wait_for_a_long_one(gguf, state, monkeypatch):
         monkeypatch.setattr(engine.tokenizer, "encode", slowly)
         server = _Server(engine, replies.put)
         long = [{"role": "user", "content": "a" * 100_000}]
-        server.take(Call(1, "encode_chat", (long, None, None)))
-        server.take(Call(2, "encode", ("Hello",)))
+        own = engine.model.chat_template
+        server.take(Call(1, "encoded", (encode_chat, own, long)))
+        server.take(Call(2, "encoded", (encode_text, "Hello")))
         assert replies.get(timeout=60) == Reply(2, engine.encode("Hello"))
         others_done.set()
         assert replies.get(timeout=60) == Reply(1, engine.encode_chat(long))
@@ -241,7 +217,7 @@ def test_loading_ends_when_another_thread_closes_the_engine(gguf):
 
     def stop(engine: WorkerEngine) -> None:
         begun.append(engine)
-        start = engine._supervisor._new_process
+        start = engine._new_process
 
         def closed_meanwhile() -> WorkerProcess:
             process = start()
@@ -249,7 +225,7 @@ def test_loading_ends_when_another_thread_closes_the_engine(gguf):
             threading.Thread(target=engine.close).start()
             return process
 
-        engine._supervisor._new_process = closed_meanwhile
+        engine._new_process = closed_meanwhile
 
     with pytest.raises(RequestError, match="closed"):
         WorkerEngine.load(gguf, SETTINGS, begun=stop)
