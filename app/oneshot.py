@@ -46,7 +46,7 @@ class ToolUse:
     """Tools of one prompt: those of the servers ``names``."""
 
     servers: ToolServers
-    names: tuple[str, ...]
+    names: list[str]
     required: bool  # the first answer has to be a call
     permit: Callable[[ToolCall], bool]  # may ask; raises KeyboardInterrupt
     tell: Callable[[ToolCall], None]  # of a call that begins (OPEN), and of its outcome
@@ -72,8 +72,8 @@ def ask(
     style: PromptStyle,
     params: SamplingParams,
     adapter: str | None,
-    emit: Callable[[str], None] | None,
-    think: Callable[[str], None] | None,
+    emit: Callable[[str], object],
+    think: Callable[[str], object],
     suffix: str | None = None,
     use: ToolUse | None = None,
 ) -> OneAnswer:
@@ -132,13 +132,13 @@ def _answer(
     style: PromptStyle,
     params: SamplingParams,
     adapter: str | None,
-    emit: Callable[[str], None] | None,
-    think: Callable[[str], None] | None,
+    emit: Callable[[str], object],
+    think: Callable[[str], object],
 ) -> OneAnswer:
     said = prepare(task, engine, params, style)
 
     def show(text: str) -> str:
-        if text and emit is not None:
+        if text:
             emit(text)
         return text
 
@@ -150,10 +150,9 @@ def _answer(
             for chunk in stream:
                 if chunk.thought:
                     thought = True
-                    if think is not None:
-                        think(chunk.text)
+                    think(chunk.text)
                     continue
-                if thought and think is not None:
+                if thought:
                     think("\n\n")
                 thought = False
                 text = chunk.text if parser is None else reader.take(parser.feed(chunk.text))
@@ -170,7 +169,7 @@ def _answer(
         if shown or interrupted or not completion.retryable:
             break
     silent = bool(reader.calls) and not shown
-    if emit is not None and (interrupted or not (shown.endswith("\n") or silent)):
+    if interrupted or not (shown.endswith("\n") or silent):
         emit("\n")
     return OneAnswer(completion, interrupted, reader.text, tuple(reader.calls))
 

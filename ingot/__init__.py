@@ -327,21 +327,18 @@ def _params(sampling: Sampling) -> SamplingParams:
     none."""
     import json
 
-    from runtimes.grammars import grammar_of
-    from runtimes.request import Constraint, SamplingParams
+    from app.options import only_constraint
+    from runtimes.request import SamplingParams
 
     given: dict[str, Any] = {"max_tokens": 512, **sampling}
-    found: list[Constraint] = []
+    sources: dict[str, str] = {}
     for kind in ("json_schema", "regex", "choices", "grammar"):
         if (value := given.pop(kind, None)) is not None:
             text = value if kind != "choices" and isinstance(value, str) else json.dumps(value)
-            found.append(Constraint(kind, text))
-    if len(found) > 1:
-        raise RequestError("of json_schema, regex, choices and grammar only one can be given")
-    for constraint in found:
-        grammar_of(constraint)
+            sources[kind] = text
+    several = "of json_schema, regex, choices and grammar only one can be given"
     given["stop"] = tuple(given.get("stop") or ())
-    return SamplingParams(**given, constraint=found[0] if found else None)
+    return SamplingParams(**given, constraint=only_constraint(sources, several))
 
 
 def _pieces(stream: Stream) -> Iterator[str]:

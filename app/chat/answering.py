@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from threading import Thread
 from typing import Any, Literal, Protocol
@@ -33,22 +32,7 @@ _WITHOUT_MODEL = {
 }
 
 
-class AnswerPhase(Enum):
-    """How far the answer is that comes first."""
-
-    IDLE = "idle"  # there is none
-    WAITING = "waiting"  # for a model
-    STARTING = "starting"  # its prompt is tokenized
-    STREAMING = "streaming"
-    SETTLING = "settling"  # it was stopped, and has not ended yet
-    CALLING = "calling"  # it has called tools: they are asked for, or run
-
-
-_DOING = {
-    AnswerPhase.SETTLING: "stopping",
-    AnswerPhase.STARTING: "reading the prompt",
-    AnswerPhase.STREAMING: "",
-}
+_STARTING = "reading the prompt"
 Permission = Literal["once", "always", "no"]
 
 
@@ -138,32 +122,31 @@ class Answering:
         self._reads = ReadMeter()
         self._loading_since: float | None = None
 
-    @property
-    def phase(self) -> AnswerPhase:
-        """Phase of the running answer; without one, of the message that waits."""
-        if self.turn is not None:
-            return AnswerPhase.SETTLING if self.turn.stopping else AnswerPhase.STREAMING
-        if self._starting:
-            return AnswerPhase.STARTING
-        if self.round is not None:
-            return AnswerPhase.CALLING
-        return AnswerPhase.IDLE if self.pending is None else AnswerPhase.WAITING
+    def _at_work(self) -> bool:
+        """Whether an answer is being tokenized or written, or its calls are made."""
+        return self._starting or (self.turn or self.round) is not None
 
     @property
     def busy(self) -> bool:
         """An answer is being written, or will be."""
-        return self.phase is not AnswerPhase.IDLE
+        return self._at_work() or self.pending is not None
+
+    @property
+    def _stopping(self) -> bool:
+        """An answer was stopped, and has not ended yet."""
+        return self.turn is not None and self.turn.stopping
+
+    def _is_here(self, work: Turn | CallRound | PendingAnswer | None) -> bool:
+        return work is not None and work.conversation is self._session.shown
 
     @property
     def writes_here(self) -> bool:
         """The answer that is being written belongs to the chat that is shown."""
-        work = self.turn or self.round
-        return work is not None and work.conversation is self._session.shown
+        return self._is_here(self.turn or self.round)
 
     def _serves(self) -> bool:
         """Whether an answer is being written in the chat that is shown, or will be."""
-        asked = self.pending.conversation if self.pending is not None else None
-        return self.writes_here or (asked is not None and asked is self._session.shown)
+        return self.writes_here or self._is_here(self.pending)
 
     def same(self, conversation: Conversation) -> Conversation:
         """The object that an answer is being written into, if it is this chat."""
@@ -178,7 +161,7 @@ class Answering:
         """Have a message answered: now, or behind the answer that is being written here."""
         view, session = self._view, self._session
         if self._serves() and session.editing is None:
-            session.queue(text, after_stop=self.phase is AnswerPhase.SETTLING)
+            session.queue(text, after_stop=self._stopping)
             view.sent("")
             view.show_state()
         elif self.pending is not None or self.writes_here:
@@ -200,9 +183,16 @@ class Answering:
         view.sent(text)
         if draft:
             view.give_back(draft)
-        self.estimate = None
-        await view.show_path()
-        self.ask(PendingAnswer(session.conversation, message, None, checked, most, before))
+        await self._ask_said(
+            PendingAnswer(session.conversation, message, None, checked, most, before)
+        )
+
+    async def _ask_said(self, pending: PendingAnswer) -> None:
+        """Show what was said just now, and have it answered."""
+        if self._is_here(pending):
+            self.estimate = None
+            await self._view.show_path()
+        self.ask(pending)
 
     async def follow_up(self, answer: Message | None = None) -> None:
         """An answer has ended, or none will come: send what waits for its turn; what waits for an
@@ -225,16 +215,12 @@ class Answering:
             view.tell_error(error)
             return
         view.sent(one.text)
-        if conversation is session.shown:
-            self.estimate = None
-            await view.show_path()
-        self.ask(PendingAnswer(conversation, message, before=before))
+        await self._ask_said(PendingAnswer(conversation, message, before=before))
 
     def give_back_queue(self) -> None:
         """Make the shown chat's waiting messages drafts again: their answer will not come."""
         session = self._session
-        served = self._serves() and self.phase is not AnswerPhase.SETTLING
-        if served or not session.stranded:
+        if (self._serves() and not self._stopping) or not session.stranded:
             return
         texts = [one.text for one in session.queued]
         while session.unqueue() is not None:  # from the last on: files stay in their order
@@ -262,7 +248,7 @@ class Answering:
     def _next(self) -> None:
         """Begin with what waits, if that is possible now."""
         ready = self._host.state is HostState.READY
-        if self.pending is not None and self.phase is AnswerPhase.WAITING and ready:
+        if self.pending is not None and not self._at_work() and ready:
             self._starting = True
             Thread(target=self._start, args=(self.pending,)).start()
 
@@ -386,7 +372,7 @@ class Answering:
         """Begin what can begin, and take what has come; None where nothing is being written. Once
         it is done, ``ended`` follows."""
         if self.round is not None:
-            self._poll_calls(self.round)
+            self._settled(self.round, self.round.poll)
         self._next()
         if self.turn is None:
             return None
@@ -415,9 +401,9 @@ class Answering:
         if self.turn is not None:
             self.turn.stop()
         elif self.round is not None:
-            round, self.round = self.round, None
-            round.cancel()
-            self._view.later(partial(self._view.show_path, to_end=False))
+            self.round.cancel()
+            self.round = None
+            self._show_later()
         elif self.pending is None:
             return False
         self.pending = self._aside = None
@@ -451,10 +437,13 @@ class Answering:
         def opened() -> None:
             self._starting = False
             self._begin_calls(conversation, answer)
-            self._view.later(partial(self._view.show_path, to_end=False))
+            self._show_later()
 
         Thread(target=open_).start()
         self._view.show_state()
+
+    def _show_later(self) -> None:
+        self._view.later(partial(self._view.show_path, to_end=False))
 
     def _begin_calls(self, conversation: Conversation, answer: Message) -> None:
         tools, engine = self._host.tools, self._host.engine
@@ -495,9 +484,6 @@ class Answering:
         else:
             round.make()
 
-    def _poll_calls(self, round: CallRound) -> None:
-        self._settled(round, round.poll)
-
     def _settled(self, round: CallRound, step: Callable[[], bool | None]) -> None:
         """Go on after ``step``, unless it returns False."""
         try:
@@ -506,19 +492,19 @@ class Answering:
         except IngotError as error:
             self._view.tell_error(error)
             round.stopped = str(error)
-        if round.conversation is self._session.shown:
-            self._view.later(partial(self._view.show_path, to_end=False))
+        if self._is_here(round):
+            self._show_later()
         self._next_call(round)
 
     def _end_calls(self, round: CallRound) -> None:
         self.round, answer = None, round.message
         if round.stopped:
             self._view.notify(f"Calls end: {round.stopped}.", severity="warning")
-            self._view.later(partial(self._view.show_path, to_end=False))
+            self._show_later()
             self._view.later(self.follow_up, answer)
-            return
-        self._aside = self.pending
-        self.ask(PendingAnswer(round.conversation, answer))
+        else:
+            self._aside = self.pending
+            self.ask(PendingAnswer(round.conversation, answer))
 
     # What is told about it
 
@@ -548,7 +534,11 @@ class Answering:
         self._loading_since = None
         if self.round is not None:
             return "calling a tool" if self.round.running else "waits for your word"
-        return _DOING.get(self.phase, "continues your text" if self._session.plain else "")
+        if self.turn is not None:
+            return "stopping" if self._stopping else ""
+        if self._starting:
+            return _STARTING
+        return "continues your text" if self._session.plain else ""
 
     def reading(self) -> str | Reading:
         """How far the prompt is read; empty as soon as the answer comes."""
@@ -556,11 +546,9 @@ class Answering:
             return ""
         if self.turn.stopping:
             return "stopping: the part of the prompt that is being read ends first"
-        before, read = self._read_before, None
-        if before is not None:
-            read = self._host.reads(before)
-        if read is None:
-            return _DOING[AnswerPhase.STARTING]
+        before = self._read_before
+        if before is None or (read := self._host.reads(before)) is None:
+            return _STARTING
         return self._reads.at(time.monotonic(), read, self.turn.prompt_tokens)
 
     def forget_figures(self, path: Sequence[Message]) -> None:

@@ -107,16 +107,6 @@ class AnswerProgress:
     warning: str | None = None  # said once: the answer could not be saved, and why
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Start of an answer before this turn: the template's opening, or the answer to continue."""
-
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    figures: AnswerFigures | None = None
-    continuable: bool = True  # its tokens are those of the loaded model
-
-
 class Turn:
     """Made by ``start``, in any thread; then used by one thread, such as the user interface's."""
 
@@ -126,17 +116,17 @@ class Turn:
         engine: EngineApi,
         request: Request,
         message: Message,
-        begun: Begun,
+        known: bool,
         parser: ToolParser | None = None,
     ) -> None:
-        """``message`` streams already; ``parser`` finds the calls of tools in it."""
-        self.message = message
+        """``message`` streams already, with the text that it begins with; ``known``: its tokens are
+        the loaded model's. ``parser`` finds the calls of tools in it."""
+        self.message = self._begun = message
         self.meter = Meter()
         self.conversation, self.prompt_tokens = conversation, len(request.prompt)
         self._engine, self._request = engine, request
-        self._begun = begun
-        self._text, self._ids = begun.text, list(begun.token_ids)
-        self._thinks = thinks(begun.text)  # the text ends within a thought
+        self._text, self._ids, self._known = message.text, list(message.token_ids), known
+        self._thinks = thinks(message.text)  # the text ends within a thought
         self._parser, self._calls = parser, CallReader()
         self._pieces: deque[Chunk] = deque(maxlen=2)
         self._stop_asked = False
@@ -182,15 +172,10 @@ class Turn:
         tools = conversation.tools(host)
         asked = prepared(engine, messages, plain=plain, template=own, params=params, tools=tools)
         ids, thinking, parser = list(asked.ids), asked.thinking, asked.form.parser()
-        wanted = asked.changed(params)
-        if continues is None:
-            template = None if plain else own or engine.model.chat_template
-            begun = Begun(opening(template, asked.form.messages, asked.variables))
-        else:
-            done, generated = answered_ids(engine, continues, label)
+        wanted, known = asked.changed(params), True
+        if continues is not None:
+            done, known = answered_ids(engine, continues, label)
             ids += done
-            known = tuple(done) if generated else ()
-            begun = Begun(continues.text, known, continues.figures, generated)
             if thinking is not None:
                 thinking = replace(thinking, at="thought" if thinks(continues.text) else "answer")
             left = max(0, params.min_tokens - len(done))
@@ -204,13 +189,18 @@ class Turn:
             host.recall(ids)
         if continues is None:
             message = conversation.begin(parent.id, host, label)
+            template = None if plain else own or engine.model.chat_template
+            begun = opening(template, asked.form.messages, asked.variables)
+            message = replace(message, text=begun)
         else:
             message = conversation.store.resume_answer(continues.id)
             conversation.note(message)
+            if not known:
+                message = replace(message, token_ids=())
         try:
-            turn = cls(conversation, engine, request, message, begun, parser)
+            turn = cls(conversation, engine, request, message, known, parser)
         except IngotError as error:  # the model was closed, or has less room since its process died
-            ended = continues or replace(message, state=State.FAILED, error=str(error))
+            ended = continues or replace(message, text="", state=State.FAILED, error=str(error))
             conversation.note(conversation.store.end_answer(ended))
             raise
         if adapter is None:
@@ -338,7 +328,7 @@ class Turn:
     def _kept_ids(self) -> list[int]:
         """None, when the text was begun by a model whose tokens are others, or has ended with
         calls."""
-        return self._ids if self._begun.continuable and not self._calls.calls else []
+        return self._ids if self._known and not self._calls.calls else []
 
     def _store(self, state: State, figures: AnswerFigures, error: str | None) -> None:
         """Begin to store the answer as it ended; until that is done it streams."""

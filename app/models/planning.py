@@ -42,6 +42,10 @@ class PlanFiles:
     bits: tuple[int, ...]  # their widths
     left: tuple[int, ...] = ()  # the other widths in the folder
 
+    def chosen(self, plan: Plan) -> ModelFile:
+        """The file that ``plan`` takes."""
+        return next(model for model in self.models if str(model.path) == plan.path)
+
 
 def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFiles:
     """The files of one bit width: ``bits``, or 4, or the least that the folder has.
@@ -244,8 +248,7 @@ def as_text(plan: Plan, files: PlanFiles, task: PlanTask, *, remembered: bool) -
         more.append(f"on {chosen.device}")
     if chosen.device_sampling:
         more.append("likeliest tokens found on the device")
-    model = next(model for model in files.models if str(model.path) == plan.path)
-    more_memory = checkpoint_words(estimate(model, chosen), task.free)
+    more_memory = checkpoint_words(estimate(files.chosen(plan), chosen), task.free)
     lines = [
         f"{plan.workload}, {plan.profile}: {plan.name} on {plan.runtime}",
         f"  {chosen.slots} slot{'s' if chosen.slots > 1 else ''} x {chosen.context:,} tokens, "
@@ -344,7 +347,7 @@ def _memory_table(plan: Plan, files: PlanFiles, task: PlanTask) -> list[list[str
 
 def _memory(plan: Plan, files: PlanFiles) -> dict[int, dict[int, dict[str, int]]]:
     """The parts of the memory by slots and context."""
-    model = next(model for model in files.models if str(model.path) == plan.path)
+    model = files.chosen(plan)
     most = model.context_length
     contexts = {plan.settings.context or most, most, *(c for c in _CONTEXTS if c < most)}
     return {

@@ -89,13 +89,3 @@ def test_modules_that_are_named_in_texts_are_found(installed: dict[str, str], tm
         "print(own('app'))\n"
     )
     assert _run(installed, "-c", program, cwd=tmp_path) == "ingot.app\n"
-
-
-def test_the_library_is_its_own(installed: dict[str, str], pebble_built: Path, tmp_path: Path):
-    program = (
-        "import sys, ingot\n"
-        "with ingot.load(sys.argv[1], recipe='q8_0') as model:\n"
-        "    print(model.generate('What is 2 plus 2?').text)\n"
-        "assert not {'app', 'quantize', 'runtimes'} & set(sys.modules)\n"
-    )
-    assert _run(installed, "-c", program, pebble_built, cwd=tmp_path) == "2 + 2 = 4\n"

@@ -32,8 +32,8 @@ from app.options import (
     SamplingOptions,
     ToolOptions,
     argument,
-    names_in,
     option,
+    parts,
 )
 from runtimes.errors import RequestError
 from runtimes.models.registry import backend_of
@@ -123,17 +123,17 @@ def run(
         with engine, waiting as begun:
 
             def show(piece: str) -> None:
-                begun()
-                emit(piece)
+                if not as_json:
+                    begun()
+                    emit(piece)
 
             def think(piece: str) -> None:
-                begun()
-                emit_thought(piece)
+                if shows_thoughts() and not (quiet or as_json):
+                    begun()
+                    emit_thought(piece)
 
-            shown = None if as_json else show
-            thought = think if shows_thoughts() and not (quiet or as_json) else None
             behind = clean_argument(suffix, note)
-            answer = ask(engine, text, style, params, adapter, shown, thought, behind, use)
+            answer = ask(engine, text, style, params, adapter, show, think, behind, use)
             if unknown := choice_of(file.chat_template, params.thinking).unknown:
                 note(f"--thinking {params.thinking}: {unknown}")
             draft = engine.stats().draft
@@ -154,7 +154,7 @@ def run(
 def _tool_use(options: ToolOptions, *, quiet: bool) -> Iterator[ToolUse | None]:
     """The tools of one prompt, whose servers run as long as the block. Raises RequestError and
     ToolServerError."""
-    names, allowed = names_in(options.tools), names_in(options.allow_tools)
+    names, allowed = parts(options.tools), parts(options.allow_tools)
     if not names:
         if allowed or options.require_tool:
             raise RequestError("--allow-tools and --require-tool go with --tools NAME")
@@ -177,7 +177,7 @@ def _tool_use(options: ToolOptions, *, quiet: bool) -> Iterator[ToolUse | None]:
         servers.close()
 
 
-def _asker(servers: ToolServers, allowed: tuple[str, ...]) -> Callable[[ToolCall], bool]:
+def _asker(servers: ToolServers, allowed: list[str]) -> Callable[[ToolCall], bool]:
     known = {"all", *servers.names, *servers.functions}
     if unknown := [name for name in allowed if name not in known]:
         there = ", ".join(sorted(known))

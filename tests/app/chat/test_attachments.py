@@ -10,7 +10,6 @@ from app.chat.attachments import (
     AttachmentError,
     complete_path,
     read_attachment,
-    with_attachments,
 )
 from app.chat.store.records import Attachment
 from tests.app.documents import pdf, word
@@ -63,15 +62,6 @@ def test_what_cannot_be_attached_says_why(tmp_path: Path):
     if os.geteuid() != 0:
         file.chmod(0)
         refused(file, "permitted")
-
-
-def test_how_the_model_gets_them():
-    plain, fenced = Attachment("a\nb.md", "x\n"), Attachment("c", "```\ncode\n````\n")
-    assert with_attachments("ask", ()) == "ask"
-    assert with_attachments("", [plain]) == "File a b.md:\n```\nx\n```"
-    assert with_attachments("ask", [plain, fenced]) == (
-        "File a b.md:\n```\nx\n```\n\nFile c:\n`````\n```\ncode\n````\n`````\n\nask"
-    )
 
 
 def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.chat.answering import AnswerPhase, Permission
+from app.chat.answering import Permission
 from app.chat.budget import DraftMessage, ways_out
 from app.chat.conversation import Conversation
 from app.chat.export import as_markdown
@@ -79,7 +79,6 @@ async def test_calls_are_asked_for_and_answered_until_the_model_repeats_itself(
     assert states(view) == [DONE, DONE, REFUSED]
     assert [(m.role, m.text.strip()) for m in view.session.path[1:]] == [(Role.ASSISTANT, "")] * 3
     assert "the model has made the same call 3 times" in view.told[-1]
-    assert AnswerPhase.CALLING in view.phases
     reopened = Conversation.open(store, view.session.conversation.chat.id)
     assert reopened.path == view.session.path
     said = reopened.prompt(reopened.leaf)

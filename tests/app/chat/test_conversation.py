@@ -6,7 +6,7 @@ import pytest
 
 from app.chat.conversation import Conversation
 from app.chat.store.errors import StoreError
-from app.chat.store.records import Attachment, Message, Role, State
+from app.chat.store.records import Attachment, Message, State
 from app.chat.store.store import ChatStore
 from runtimes.errors import RequestError
 
@@ -100,17 +100,3 @@ def test_a_store_that_fails_changes_nothing(conversation: Conversation, store: C
     assert conversation.path == (two,)
     assert conversation.messages == (one, two)
     assert conversation.chat.title == "Eggs and more"
-
-
-def test_a_long_chat_is_walked_quickly(store: ChatStore):
-    """Deep trees: no recursion, no quadratic work."""
-    chat = store.new_chat()
-    roles = (Role.ASSISTANT, Role.USER)
-    messages = [
-        Message(id, chat.id, id - 1 or None, roles[id % 2], str(id), State.DONE, 0.0)
-        for id in range(1, 3001)
-    ]
-    conversation = Conversation(store, chat, messages)
-    assert len(conversation.path) == 3000
-    assert conversation._newest_below(1) == 3000
-    assert len(conversation.prompt(2999)) == 2999

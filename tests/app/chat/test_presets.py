@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from app.chat import presets
-from app.chat.sampling_form import from_mapping
 from app.config.files import load
 from app.config.settings import Config, ConfigError, Preset
 
@@ -27,15 +26,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "config.toml"
     monkeypatch.setenv("INGOT_CONFIG", str(path))
     return path
-
-
-def test_those_that_come_with_the_app_are_good():
-    for preset in presets.BUILT_IN:
-        params = from_mapping(preset.sampling, Config().sampling)
-        for name, value in preset.sampling.items():
-            assert getattr(params, name) == value
-    names = [preset.name for preset in presets.all_presets(Config())]
-    assert len(names) == len(set(names)) == len(presets.BUILT_IN)
 
 
 def test_the_users_own_come_first_and_stay_in_the_file(file: Path):

@@ -44,13 +44,3 @@ def test_thinking_that_the_template_opens_belongs_to_the_answer(
     asked = conversation.say("And 3 + 3?")
     (only,) = conversation.prompt(asked.id)
     assert only == {"role": "user", "content": "What is 2 + 2?\n\nAnd 3 + 3?"}
-
-
-def test_a_system_message_that_is_refused_goes_with_the_first_question(
-    thinker: EngineHost, conversation: Conversation
-):
-    plain = answer(thinker, conversation, "Be brief.\n\nWhat is 2 + 2?", max_tokens=6)
-    other = Conversation.new(conversation.store, system="Be brief.")
-    message = answer(thinker, other, "What is 2 + 2?", max_tokens=6)
-    assert message.text == plain.text
-    assert message.figures.prompt_tokens == plain.figures.prompt_tokens

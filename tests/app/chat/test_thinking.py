@@ -63,14 +63,6 @@ def test_any_text(text: str):
     assert "a" not in text or answer in text or all(p in text for p in answer.split("\n\n"))
 
 
-def test_the_answer_is_what_the_next_prompt_has():
-    assert answer_of("  as it is\n") == "  as it is\n"
-    assert answer_of("<think>x</think>\n\nyes\n") == "yes"
-    assert answer_of("a < b") == "a < b"
-    assert answer_of("<think>never ended") == ""
-    assert answer_of("one\n<think>a</think>\ntwo") == "one\n\ntwo"
-
-
 def test_what_the_template_opens():
     messages = [{"role": "user", "content": "hi"}]
     body = "{% for m in messages %}[{{ m.content }}]{% endfor %}"

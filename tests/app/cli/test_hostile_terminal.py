@@ -136,23 +136,6 @@ def test_chats(run: Run, home: Path) -> None:
     run("chats", "restore", "1")
 
 
-def test_comparisons(run: Run, model: Path, pebble_built: Path, tmp_path: Path) -> None:
-    other = next(pebble_built.glob("*q4_k_m*.gguf"))
-    asked = ("--max-tokens", "4")
-    said = run("compare", model, "Hello", "--also", other, *asked)
-    assert "== PWNED" in said
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"id": WORST, "prompt": f"{WORST} <img src=x> ![i](http://x)"}))
-    many = ("compare", model, other, "--prompts", rows, *asked)
-    run(*many)
-    run(*many, "--json")
-    page = tmp_path / f"{WORST}.md"
-    run(*many, "--output", page)
-    text = page.read_text()
-    assert not harmful(text)
-    assert not re.search(r"(?<!\\)<img|(?<!\\)!?\[i|(?<!\\)\[red", text)
-
-
 def test_an_architecture(run: Run, tmp_path: Path) -> None:
     shape = {"hidden": 32, "feed_forward": 32, "layers": 1, "heads": 1, "kv_heads": 1, "vocab": 32}
     file = write_sparse_gguf(tmp_path / "odd.gguf", WORST, head_dim=32, **shape)

@@ -109,15 +109,6 @@ def test_titles_come_first_then_the_newest(store: ChatStore, say):
     assert [hit.chat.id for hit in store.search("melon")] == [newer, old]
 
 
-def test_one_hit_a_chat_with_its_newest_message(store: ChatStore):
-    chat = store.new_chat()
-    for text in ("plums one", "plums two", "none"):
-        last = store.add_message(chat.id, None, text)
-    (hit,) = store.search("plums")
-    assert hit.message == last.id - 1
-    assert hit.snippet == "plums two"
-
-
 def test_answers_are_found_when_they_have_ended(store: ChatStore):
     chat = store.new_chat()
     asked = store.add_message(chat.id, None, "x")
