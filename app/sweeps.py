@@ -118,18 +118,20 @@ def tables(sweep: Sweep) -> Iterator[tuple[str, list[list[str]]]]:
             alone = ours[1].tps if 1 in ours else None
             table = [[*_HEAD, *others, *(["ratio to the best"] if others else [])]]
             for rows, one in ours.items():
-                line = [str(rows), f"{one.tps:,.1f}"]
-                line.append(f"{one.tps / alone:.2f}x" if alone else "")
-                line += [duration(one.ttft_s) if one.ttft_s is not None else ""]
-                line += [f"{1e3 * one.tpot_s:,.1f} ms" if one.tpot_s else ""]
-                line += [f"{one.memory / 1e6:,.0f}" if one.memory else ""]
-                line += [_share(one.bytes_per_s, sweep.bandwidth)]
-                line += [_share(one.operations_per_s, peak)]
                 theirs = [_speed(sides[other], rows) for other in others]
-                line += [f"{tps:,.1f}" if tps else "failed" for tps in theirs]
-                if others:
-                    line.append(f"{one.tps / max(theirs):.2f}" if max(theirs) else "")
-                table.append(line)
+                ratio = f"{one.tps / max(theirs):.2f}" if any(theirs) else ""
+                line = [
+                    str(rows),
+                    f"{one.tps:,.1f}",
+                    f"{one.tps / alone:.2f}x" if alone else "",
+                    duration(one.ttft_s) if one.ttft_s is not None else "",
+                    f"{1e3 * one.tpot_s:,.1f} ms" if one.tpot_s else "",
+                    f"{one.memory / 1e6:,.0f}" if one.memory else "",
+                    _share(one.bytes_per_s, sweep.bandwidth),
+                    _share(one.operations_per_s, peak),
+                    *(f"{tps:,.1f}" if tps else "failed" for tps in theirs),
+                ]
+                table.append([*line, ratio] if others else line)
             yield f"{named(name, kind)}: {prompt} + {answer} tokens", table
 
 

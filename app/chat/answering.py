@@ -51,9 +51,6 @@ class ChatView(Protocol):
     def later(self, step: Callable[..., Any], *args: Any) -> object:
         """Call ``step``, which may be a coroutine, in the view's thread, from any other."""
 
-    def look_after(self) -> None:
-        """Call ``poll`` several times a second while the answer is ``busy``."""
-
     def give_back(self, text: str) -> None:
         """Put ``text`` into the prompt, before what is there."""
 
@@ -67,7 +64,8 @@ class ChatView(Protocol):
         """Show the messages of the chat as they are now."""
 
     def show_state(self) -> None:
-        """Show what is written, what waits and why."""
+        """Show what is written, what waits and why; while the answer is ``busy``, call ``poll``
+        several times a second from now on."""
 
     def chat_changed(self) -> None:
         """Other tokens would be sent next."""
@@ -241,7 +239,6 @@ class Answering:
     def ask(self, pending: PendingAnswer) -> None:
         """Answer as soon as nothing else is being written and a model is there."""
         self.pending = pending
-        self._view.look_after()
         self._next()
         self._view.show_state()
 
@@ -304,7 +301,6 @@ class Answering:
         if self.writes_here:
             await self._view.show_path()
         self._view.show_state()
-        self._view.look_after()
 
     # What could not be asked
 
@@ -451,7 +447,6 @@ class Answering:
             self._view.tell_error("The tools are not there any more: their calls stay open.")
             return
         self.round = CallRound(conversation, answer, tools, engine.context)
-        self._view.look_after()
         self._next_call(self.round)
 
     def _next_call(self, round: CallRound) -> None:

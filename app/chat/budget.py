@@ -138,12 +138,7 @@ def measure(
     messages = render(conversation.chat.system, path)
     engine, tokens = _engine(host), 0
     if any(message["role"] != "system" for message in messages):
-        plain, template = conversation.plain(host), host.template
-        tools = conversation.tools(host)
-        found = prepared(
-            engine, messages, plain=plain, template=template, params=params, tools=tools
-        )
-        tokens = len(found.ids)
+        tokens = len(prepared(engine, host, conversation, messages, params).ids)
     return TokenBudget(tokens + draft.answered, params.max_tokens, engine.context)
 
 
@@ -210,22 +205,22 @@ def _turns(path: Sequence[Message]) -> tuple[tuple[int, ...], list[int]]:
 
 def prepared(
     engine: EngineApi,
+    host: EngineHost,
+    conversation: Conversation,
     messages: Sequence[ChatMessage],
-    *,
-    plain: bool,
-    template: str | None,
     params: SamplingParams,
-    tools: Tools | None = None,
 ) -> Prepared:
-    """A conversation as the engine is asked it, however long; ``plain`` is without the template.
-    What was counted last is not tokenized again. Raises RequestError."""
+    """The ``messages`` of a conversation as the engine is asked them, however long. What was
+    counted last is not tokenized again. Raises RequestError."""
+    tools = conversation.tools(host)
     form = params.constraint if tools else None  # which is bound together with the calls
     if form is not None and form.kind != "json_schema":
         raise RequestError("tools go with /schema, not with /choice: end one of them")
     known: Any = engine  # hashable, which the protocol does not say
     called = tools and [tools.functions, tools.required, tools.parallel]
     said = json.dumps([list(messages), called])
-    return _prepared(known, said, plain, template, params.thinking, form)
+    plain = conversation.plain(host)
+    return _prepared(known, said, plain, host.template, params.thinking, form)
 
 
 @lru_cache(_KEPT)

@@ -88,7 +88,7 @@ class EngineHost:
         self._engine: WorkerEngine | RemoteEngine | None = None
         self._stats: EngineStats | None = None
         self._asked = 0.0  # when figures were last asked for
-        self._asking: Future[object] | None = None
+        self._asking: Future[EngineStats] | None = None
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="ingot-stats")
         self.choice: LoadChoice | None = None
         self.model: str | None = None
@@ -353,11 +353,12 @@ class EngineHost:
         stats = self.stats()
         return None if stats is None else max(0, _read(stats) - since)
 
-    def _fetch(self, engine: EngineApi) -> None:
+    def _fetch(self, engine: EngineApi) -> EngineStats:
         stats = engine.stats()
         with self._lock:
             if engine is self._engine:
                 self._stats = stats
+        return stats
 
 
 def _again(model: str, options: ModelOptions, choice: LoadChoice) -> str:

@@ -289,11 +289,12 @@ class _Asked:
 
     def finish(self, reason: FinishReason | None = None, error: str | None = None) -> None:
         """End the stream, for another reason than the server's if one is given."""
-        usage, seconds = self._usage, [self._timings.get(name) or 0.0 for name in _SECONDS]
+        usage = self._usage
+        seconds: dict[str, Any] = {name: self._timings.get(name) or 0.0 for name in _SECONDS}
         if not usage.completion_tokens:
             usage = replace(usage, completion_tokens=len(self._ids))
         timings = Timings(
-            *seconds,
+            **seconds,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,

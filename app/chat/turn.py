@@ -166,11 +166,9 @@ class Turn:
                 "answers have a form here, and what goes on in the middle could not keep to it: ask"
                 " again, or end the form first (/schema off)"
             )
-        plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
         messages = conversation.prompt(parent.id)
-        tools = conversation.tools(host)
-        asked = prepared(engine, messages, plain=plain, template=own, params=params, tools=tools)
+        asked = prepared(engine, host, conversation, messages, params)
         ids, thinking, parser = list(asked.ids), asked.thinking, asked.form.parser()
         wanted, known = asked.changed(params), True
         if continues is not None:
@@ -189,7 +187,9 @@ class Turn:
             host.recall(ids)
         if continues is None:
             message = conversation.begin(parent.id, host, label)
-            template = None if plain else own or engine.model.chat_template
+            template = host.template or engine.model.chat_template
+            if conversation.plain(host):
+                template = None
             begun = opening(template, asked.form.messages, asked.variables)
             message = replace(message, text=begun)
         else:
@@ -353,15 +353,13 @@ class Turn:
         """Figures known while the answer comes."""
         now = time.monotonic()
         first = self.meter.first or now
-        count, seconds = self.meter.tokens, now - first
-        later = count - self.meter.first_tokens  # than the first piece
         live = AnswerFigures(
             prompt_tokens=self.prompt_tokens,
             cached_tokens=0,
-            completion_tokens=count,
+            completion_tokens=self.meter.tokens,
             ttft_s=first - self._began,
             prefill_tps=None,
-            decode_tps=later / seconds if later > 0 and seconds > 0 else None,
+            decode_tps=self.meter.rate,
             total_s=now - self._began,
             finish_reason=reason,
         )

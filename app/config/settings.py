@@ -280,17 +280,12 @@ _BOUNDS = {
     "mcp.seconds": (1, 3600),
     "mcp.kib": (1, 1024),
     f"{_MODEL}slots": (1, MOST_SLOTS),
-    **{
-        _MODEL + item.name: (item.metadata.get("min"), item.metadata.get("max"))
-        for owner in (ModelOptions, PlanOptions)
-        for item in fields(owner)
-    },
 }
-_CHECKS = {
-    _MODEL + item.name: item.metadata["check"]
+# What the command line says of the same settings.
+_FLAGS = {
+    _MODEL + item.name: item.metadata
     for owner in (ModelOptions, PlanOptions)
     for item in fields(owner)
-    if "check" in item.metadata
 }
 _model = re.compile(r"(models)\.(.+)\.(\w+)")
 _server = re.compile(r"(mcp\.servers)\.(.+?)\.(\w+|(?:env|headers)\..+)")
@@ -341,7 +336,8 @@ def check(key: str, value: Any) -> Any:
         good = str(value)
     if not _is(plain, good):
         raise ConfigError(f"{key} must be {_expected(plain)}, not {value!r}")
-    least, most = _BOUNDS.get(setting, (None, None))
+    flag: Mapping[str, Any] = _FLAGS.get(setting, {})
+    least, most = _BOUNDS.get(setting, (flag.get("min"), flag.get("max")))
     if least is not None and good < least:
         raise ConfigError(f"{key} must be at least {least}, not {value!r}")
     if most is not None and good > most:
@@ -350,8 +346,8 @@ def check(key: str, value: Any) -> Any:
     try:
         if table == "sampling":
             Sampling().params(**{name: good})
-        elif (own := _CHECKS.get(setting)) is not None:
-            own(good)
+        elif "check" in flag:
+            flag["check"](good)
     except RequestError as error:
         raise ConfigError(f"{key}: {error}") from error
     return good

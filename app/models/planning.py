@@ -239,21 +239,19 @@ def as_text(plan: Plan, files: PlanFiles, task: PlanTask, *, remembered: bool) -
     """Choice, reasons, alternatives and the memory table."""
     chosen = plan.settings
     knows_kv = "kv_type" in backend(plan.runtime).knows
-    more = [f"keys and values {chosen.kv_type if knows_kv else 'as the graph has them'}"]
-    if chosen.unified_kv:
-        more.append("one cache for all slots")
-    if chosen.gpu_layers:
-        more.append(f"{chosen.gpu_layers} layers on the GPU (-1: all)")
-    if chosen.device != "auto":
-        more.append(f"on {chosen.device}")
-    if chosen.device_sampling:
-        more.append("likeliest tokens found on the device")
+    more = {
+        f"keys and values {chosen.kv_type if knows_kv else 'as the graph has them'}": True,
+        "one cache for all slots": chosen.unified_kv,
+        f"{chosen.gpu_layers} layers on the GPU (-1: all)": chosen.gpu_layers,
+        f"on {chosen.device}": chosen.device != "auto",
+        "likeliest tokens found on the device": chosen.device_sampling,
+    }
     more_memory = checkpoint_words(estimate(files.chosen(plan), chosen), task.free)
     lines = [
         f"{plan.workload}, {plan.profile}: {plan.name} on {plan.runtime}",
         f"  {chosen.slots} slot{'s' if chosen.slots > 1 else ''} x {chosen.context:,} tokens, "
         f"{chosen.threads} thread{'s' if chosen.threads != 1 else ''}, steps of up to "
-        f"{chosen.batch} tokens, {', '.join(more)}",
+        f"{chosen.batch} tokens, {', '.join(text for text, holds in more.items() if holds)}",
         f"  {gib(plan.memory)} of memory, {gib(task.free)} are free",
         *((f"  {more_memory}",) if more_memory else ()),
         f"  speeds behind {_depth(plan)}",
@@ -360,18 +358,16 @@ def _memory(plan: Plan, files: PlanFiles) -> dict[int, dict[int, dict[str, int]]
 
 
 def _title(a: Alternative) -> str:
-    parts, settings = [a.file], a.settings
-    if settings.unified_kv:
-        parts.append("unified")
-    if settings.kv_type != "f16":
-        parts.append(settings.kv_type)
-    if layers := settings.gpu_layers:
-        parts.append("GPU" if layers < 0 else f"{layers} layers on the GPU")
-    if settings.device != "auto":
-        parts.append(f"on {settings.device}")
-    if settings.device_sampling:
-        parts.append("device sampling")
-    return " ".join(parts)
+    settings, layers = a.settings, a.settings.gpu_layers
+    parts = {
+        a.file: True,
+        "unified": settings.unified_kv,
+        settings.kv_type: settings.kv_type != "f16",
+        "GPU" if layers < 0 else f"{layers} layers on the GPU": layers,
+        f"on {settings.device}": settings.device != "auto",
+        "device sampling": settings.device_sampling,
+    }
+    return " ".join(text for text, holds in parts.items() if holds)
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -279,9 +279,8 @@ def compare(
     system = clean_argument(system, note)
     if prompts is None:
         given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
-        given |= {"--fresh": fresh or None, "--quiet": quiet or None}
-        given |= {"--reproducible": reproducible or None}
-        if wrong := [name for name, value in given.items() if value is not None]:
+        given |= {"--fresh": fresh, "--quiet": quiet, "--reproducible": reproducible}
+        if wrong := [name for name, value in given.items() if value]:
             raise RequestError(f"{wrong[0]} goes with --prompts FILE")
         if len(words) > 1:
             raise RequestError(

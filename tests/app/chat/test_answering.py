@@ -39,9 +39,6 @@ class View:
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop)
 
-    def look_after(self) -> None:
-        """``until`` polls."""
-
     def give_back(self, text: str) -> None:
         self.typed = "\n\n".join(part for part in (text, self.typed) if part)
 
