@@ -375,24 +375,18 @@ _RECENT = "recent"
 _AT_MOST = 20
 
 
-def note_used(model: str | Path) -> None:
-    """Put ``model`` first, if it is on disk; a name in the library is listed anyway."""
-    path = Path(model)
-    if not path.exists():
+def note_loaded(file: Path) -> None:
+    """Put a file that was loaded first, or the folder of files that it belongs to; what is in the
+    library is listed anyway."""
+    if file.resolve().is_relative_to(library_dir().resolve()):
         return
-    used = str(path.resolve())
+    used = str((file.parent if (file.parent / MANIFEST).is_file() else file).resolve())
 
     def first(kept: Mapping[str, object]) -> dict[str, object]:
         return {"models": [*dict.fromkeys((used, *_recent(kept)))][:_AT_MOST]}
 
     if _recent(load_state(_RECENT))[:1] != [used]:
         change_state(_RECENT, first)
-
-
-def note_loaded(file: Path) -> None:
-    """Remember a file that was loaded, or the folder of files that it belongs to."""
-    if not file.resolve().is_relative_to(library_dir().resolve()):
-        note_used(file.parent if (file.parent / MANIFEST).is_file() else file)
 
 
 def recently_used() -> list[Path]:

@@ -48,7 +48,7 @@ def alone(pebble_built: Path, files: dict[str, Path]) -> dict[str, dict[str | No
         with load_engine(model, how, adapters=beside) as engine:
             params = SamplingParams(max_tokens=12)
             found[recipe] = {
-                name: ask(engine, STORY, PromptStyle(), params, name, None, None).completion.text
+                name: ask(engine, STORY, PromptStyle(), params, name, str, str).completion.text
                 for name in (None, *files)
             }
         assert len(set(found[recipe].values())) >= 3

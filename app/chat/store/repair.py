@@ -195,14 +195,6 @@ def _mend(db: Connection) -> None:
         " WHERE chat NOT IN (SELECT id FROM chats)",
         (now, now),
     )
-    for table, column, instead in (
-        ("chats", "sampling", "'{}'"),
-        ("messages", "figures", "NULL"),
-        ("messages", "attachments", "NULL"),
-        ("chats", "tools", "'{}'"),
-        ("messages", "calls", "NULL"),
-    ):
-        db.execute(f"UPDATE {table} SET {column} = {instead} WHERE NOT json_valid({column})")
     # A message is younger than what it answers: one that is not would make a ring.
     db.execute("UPDATE messages SET parent = NULL WHERE NOT parent < id")
     for columns, table, read in _RECORDS:
