@@ -101,12 +101,11 @@ class Conversation:
 
     def _newest_below(self, id: int) -> int:
         # A message is younger than what it answers, so that the youngest of all is a leaf.
-        newest, open_ = id, [id]
-        while open_:
-            children = self._children.get(open_.pop(), ())
-            open_ += children
-            newest = max(newest, *children) if children else newest
-        return newest
+        below = {id}
+        for message in self.messages:
+            if message.parent in below:
+                below.add(message.id)
+        return max(below)
 
     # What is said
 

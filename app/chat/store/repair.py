@@ -217,7 +217,7 @@ def _mend(db: Connection) -> None:
     )
     db.execute(
         "UPDATE chats SET leaf = (SELECT max(id) FROM messages WHERE chat = chats.id)"
-        " WHERE leaf NOT IN (SELECT id FROM messages WHERE chat = chats.id)"
+        " WHERE coalesce(leaf, 0) NOT IN (SELECT id FROM messages WHERE chat = chats.id)"
     )
 
 

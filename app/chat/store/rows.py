@@ -32,11 +32,7 @@ _WRONG = (ValueError, TypeError, RecursionError)  # of a value that Ingot did no
 
 def clean(text: str) -> str:
     """``text`` as it can be stored: half a surrogate pair, which no UTF-8 can hold, is replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:

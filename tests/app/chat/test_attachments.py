@@ -22,9 +22,8 @@ def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert (read.attachment, read.warning) == (Attachment("a b.txt", "größe\n\tx\x1b[0m\n"), None)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read_attachment("~/a b.txt") == read
-    for codec in ("utf-8-sig", "utf-16"):
-        file.write_text("größe 🦊", encoding=codec)
-        assert read_attachment(file).attachment.text == "größe 🦊"
+    file.write_text("größe 🦊", encoding="utf-16")
+    assert read_attachment(file).attachment.text == "größe 🦊"
     file.write_bytes("naïve ".encode("latin-1") + b"a long text that is all right otherwise")
     read = read_attachment(file)
     assert read.attachment.text.startswith("na\ufffdve")
@@ -81,10 +80,6 @@ def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert ".hidden" not in complete_path("")
     assert "n\nl" not in complete_path("")
     assert complete_path("absent/") == complete_path("notes.txt/") == complete_path("\0/") == []
-    (tmp_path / "many").mkdir()
-    for number in range(60):
-        (tmp_path / "many" / str(number)).touch()
-    assert len(complete_path("many/")) == 50
 
 
 def test_documents_are_attached_as_their_text(tmp_path: Path):

@@ -160,7 +160,6 @@ def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str
 def test_labels(pebble_built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     source = pebble_built / "pebble-q8_0.gguf"
     for name, expected in (
-        ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Qwen2.5-0.5B-Instruct · q4_k_m"),
         ("tiny.BF16.gguf", "tiny · bf16"),
         ("model-UD-IQ2_XXS.gguf", "model · ud-iq2_xxs"),
         ("plain.gguf", "plain"),

@@ -69,7 +69,7 @@ def thinkers(pebble_thinks):
         there.close()
 
 
-THINKING = [{}, {"thinking": "off"}, {"thinking": "high"}, {"think_tokens": 4}, {"max_tokens": 3}]
+THINKING = [{"thinking": "off"}, {"think_tokens": 4}, {"max_tokens": 3}]
 
 
 @pytest.mark.parametrize("params", THINKING, ids=str)

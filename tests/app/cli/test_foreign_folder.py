@@ -80,12 +80,11 @@ def test_commands_on_built_files(
     ingot = BIN / "ingot"
     found = json.loads(command(ingot, "doctor", "--json").stdout)
     assert found["problems"] == []
-    for model in (gguf_file, onnx_folder):
-        assert "Paris" in command(ingot, "run", model, QUESTION, "--temperature", "0").stdout
-        (folder.path / "in.jsonl").write_text(json.dumps({"prompt": QUESTION}) + "\n")
-        out = folder.path / f"{model.name}.jsonl"
-        command(ingot, "batch", "in.jsonl", out, "--model", model, "--logprobs", "--quiet")
-        assert json.loads(out.read_text())["logprobs"]
+    assert "Paris" in command(ingot, "run", onnx_folder, QUESTION, "--temperature", "0").stdout
+    (folder.path / "in.jsonl").write_text(json.dumps({"prompt": QUESTION}) + "\n")
+    out = folder.path / "out.jsonl"
+    command(ingot, "batch", "in.jsonl", out, "--model", gguf_file, "--logprobs", "--quiet")
+    assert json.loads(out.read_text())["logprobs"]
     fixed = ("--context", "64", "--slots", "2", "--split-kv", "--threads", "1")
     command(ingot, "plan", gguf_file, *fixed)
 

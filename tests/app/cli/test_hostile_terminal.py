@@ -21,8 +21,6 @@ from app.cli import main as cli
 from app.console import messages
 from tests.app.tui.terminal import Terminal
 from tests.hostile import harmful
-from tests.quantize.hub.fakehub import FakeHub
-from tests.runtimes.models.sparse_gguf import write_sparse_gguf
 
 WORST = "PWNED[red]\x1b]2;PWNED\x07\x1b[2J\x1b[4;95m\x9b31m\u202e\u2028\x08\x7f"
 # What Rich writes itself, for colours and bars; the style in the text above is none of its own.
@@ -136,14 +134,6 @@ def test_chats(run: Run, home: Path) -> None:
     run("chats", "restore", "1")
 
 
-def test_an_architecture(run: Run, tmp_path: Path) -> None:
-    shape = {"hidden": 32, "feed_forward": 32, "layers": 1, "heads": 1, "kv_heads": 1, "vocab": 32}
-    file = write_sparse_gguf(tmp_path / "odd.gguf", WORST, head_dim=32, **shape)
-    for command in (("run", file, "Hello"), ("plan", file), ("-v", "run", file, "Hello")):
-        run(*command)
-    run("doctor", "--checksums", tmp_path, tried=False)
-
-
 def test_quantize(run: Run, pebble: Path, tmp_path: Path) -> None:
     changed: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("type", "--json", {"model_type": WORST, "architectures": [WORST]}),
@@ -157,15 +147,3 @@ def test_quantize(run: Run, pebble: Path, tmp_path: Path) -> None:
     run("quantize", tmp_path / f"none {WORST}")
     run("quantize", pebble, "--recipe", WORST, tried=False)  # in small letters
     run("quantize", pebble, "--override", WORST)
-
-
-def test_a_hub(run: Run, hub: FakeHub) -> None:
-    named = {f"{WORST}-Q4_K_M.gguf": b"GGUF" * 50, f"{WORST}-Q8_0.gguf": b"GGUF" * 60}
-    hub.add("org/names", named)
-    hub.add("org/marks", {"[red]PWNED-Q4_K_M.gguf": b"GGUF" * 50, "[/x]-Q8_0.gguf": b"GGUF"})
-    hub.add("org/one", {"[/red]PWNED-Q4_K_M.gguf": b"GGUF" * 50})
-    for repo in ("org/names", "org/marks", "org/one", f"org/{WORST}"):
-        run("pull", repo)
-    run("models", tried=False)  # what cannot be a name is refused before
-    run("models", "--json", tried=False)
-    run("rm", WORST)

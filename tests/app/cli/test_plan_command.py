@@ -55,12 +55,10 @@ def test_a_plan_is_made_once(command: Any, pebble_built: Path) -> None:
 
 def test_the_depth_of_the_speeds_is_told(command: Any, pebble_built: Path) -> None:
     fixed = ("--recipe", "q8_0", "--threads", "1", "--split-kv", "--context", "512")
-    for again in ((), ("--again",)):
-        done = command("plan", pebble_built, *fixed, "--depth", "300", "--json", *again)
-        assert done.returncode == 0, done.stderr
-        assert "trying" in done.stderr
-        said = json.loads(done.stdout)
-        assert (said["depth"], said["figures"]["measured_depth"]) == (300, 300)
+    done = command("plan", pebble_built, *fixed, "--depth", "300", "--json", "--again")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["depth"], said["figures"]["measured_depth"]) == (300, 300)
     done = command("plan", pebble_built, *fixed, "--depth", "270")
     assert done.stderr == ""  # one plan, by powers of two
     assert "speeds behind 300 tokens" in done.stdout
@@ -99,11 +97,9 @@ def test_a_broken_file_is_listed_and_another_is_chosen(
     assert entry is not None
     (folder / entry.path).write_bytes(b"GGUF" + bytes(64))
     one_way = ("--context", "64", "--slots", "2", "--split-kv", "--threads", "1")
-    done = command("plan", folder, "--bits", "any", *one_way)
+    done = command("plan", folder, *one_way)
     assert done.returncode == 0, done.stderr
     assert f"{entry.path}: cannot be read" in done.stdout
-    assert "Files of other widths differ in accuracy" in done.stdout
-    assert all(Path(one.path).name in done.stdout for one in manifest.files)
     done = command("plan", folder, "--recipe", "q4_k_m")
     assert (done.returncode, done.stdout) == (3, "")
 

@@ -124,46 +124,30 @@ def test_everything_is_read(file: Path) -> None:
     [
         ("thme = 'x'", "there is no setting thme; did you mean theme?"),
         ("temperature = 1", "did you mean sampling.temperature?"),
-        ("zzz = 1", "`ingot config` lists"),
         ("[chat]\ncontxt = 1", "did you mean chat.context?"),
         ("mouse = 'yes'", "mouse must be true or false, not 'yes'"),
-        ("mouse = 1", "mouse must be true or false, not 1"),
-        ("theme = 3", "theme must be a text, not 3"),
         ("thinking = 'never'", "thinking must be one of collapsed, shown, hidden, not 'never'"),
         ("[chat]\nthreads = 0", "chat.threads must be at least 1, not 0"),
-        ("[chat]\nthreads = 513", "chat.threads must be at most 512, not 513"),
         ("[chat]\ncontext = 1.5", "chat.context must be a whole number, not 1.5"),
-        ("[sampling]\ntemperature = true", "sampling.temperature must be a number, not True"),
         ("[sampling]\ntemperature = nan", "sampling.temperature must be a number, not nan"),
         ("[sampling]\ntop_p = 4", "top_p must be in (0, 1], not 4.0"),
-        ("[sampling]\nmax_tokens = 0", "max_tokens must be at least 1, not 0"),
-        ("[sampling]\nstop = 'x'", "sampling.stop must be a list of texts, not 'x'"),
         ("[sampling]\nstop = ['x', 1]", "sampling.stop must be a list of texts"),
         ("chat = 3", "chat must be a table, written as [chat]"),
-        ("keymap = []", "keymap must be a table, written as [keymap]"),
-        ("[presets]\nx = 1", "presets.x must be a table"),
         ("[presets.x]\nsystm = 'y'", "there is no setting presets.x.systm"),
         ("[presets.x.sampling]\ntop_k = -1", "top_k must be 0 (off) or more, not -1"),
-        ("[keymap]\nx = 1", "keymap.x must be a text, not 1"),
         ("[chat]\npreset = 'none'", "chat.preset is 'none', which is not a preset"),
         ("theme = ", "is not TOML, so nothing of it holds"),
         ("x = " + "[" * 5000, "so nothing of it holds"),
         (".".join("a" * 2000) + " = 1", "so nothing of it holds"),
         ("[mcp]\nseconds = 0", "mcp.seconds must be at least 1, not 0"),
-        ("[mcp]\nservers = 1", "mcp.servers must be a table, written as [mcp.servers]"),
         ("[mcp.servers]\na = 1", "mcp.servers.a must be a table, written as [mcp.servers.a]"),
-        ("[mcp.servers.a]\nargs = 1", "mcp.servers.a.args must be a list of texts, not 1"),
         ("[mcp.servers.a]\nenv = 1", "there is no setting mcp.servers.a.env; did you mean env.*?"),
         ("[mcp.servers.a.env]\nX = 1", "mcp.servers.a.env.X must be a text, not 1"),
         ("[mcp.servers.a]\ncomand = 'x'", "mcp.servers.a.comand; did you mean command?"),
         ("[models]\nsmall = 4", "models.small must be a table, written as [models.small]"),
-        ("[models.a]\nslots = 0", "models.a.slots must be at least 1, not 0"),
-        ("[models.a]\nslots = 100000", "models.a.slots must be at most"),
         ("[models.a]\ncontext = 7", "models.a.context must be at least 8, not 7"),
-        ("[models.a]\ncontext = '4k'", "models.a.context must be a whole number, not '4k'"),
         ("[models.a]\nkv_type = 'q9'", "a.kv_type: 'q9' is not one of f16, bf16, "),
         ("[models.a]\naliases = 'b'", "models.a.aliases must be a list of texts, not 'b'"),
-        ("[models.a]\nunified_kv = 1", "models.a.unified_kv must be true or false, not 1"),
         ("[models.a]\nslotz = 4", "there is no setting models.a.slotz; did you mean slots?"),
         ("[models.a]\nmin_p = 1", "no setting models.a.min_p; there are aliases, slots, "),
     ],
@@ -292,8 +276,6 @@ def test_the_command(
     data = json.loads(run("--json")[0])
     assert data["settings"]["mouse"] == {"value": True, "source": "default"}
     assert data["problems"] == []
-    for wrong in (("set", "mouse", "x"), ("set", "nope", "x"), ("get", "nope")):
-        assert len(run(*wrong, code=2)[1].splitlines()) == 1
     file.write_text("thme = 1")
     out, err = run(code=2)
     assert "did you mean theme?" in err

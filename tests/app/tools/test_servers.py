@@ -215,9 +215,7 @@ def test_rules_of_calls_and_what_the_model_reads() -> None:
     )
     assert ToolCall("a", "say", '{"text": "a\\n\\u001b"}').line == 'say(text="a\\n\\u001b")'
     for text, left, name in (
-        ('Well. <tool_call>\n{"name": "zone", "arguments": {"na', "Well.", "zone"),
         ('Well. <tool_call>\n{"name": "zo', "Well.", ""),
-        ("Well. <tool_c", "Well.", ""),
         ("Well. <", "Well. <", None),
     ):
         parser, reader = ToolParser(form_of(None), ["zone"]), CallReader()

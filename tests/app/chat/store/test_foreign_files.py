@@ -256,12 +256,9 @@ _ODD: dict[str, tuple[str, ...]] = {
         "UPDATE messages SET id = 99 WHERE id = 2",
     ),
     "times that are text": ("UPDATE chats SET created = 'now', updated = 'never'",),
-    "times beyond the calendar": ("UPDATE messages SET created = 9e300",),
     "a time without end": ("UPDATE chats SET updated = 9e999",),
     "a title of bytes": ("UPDATE chats SET title = x'00ff'",),
-    "sampling that is a list": ("UPDATE chats SET sampling = '[1]'",),
     "sampling nested deeply": (f"UPDATE chats SET sampling = '{'[' * 100_000}{']' * 100_000}'",),
-    "sampling nested": (f"UPDATE chats SET sampling = '{'[' * 990}{']' * 990}'",),
     "a leaf of text": ("UPDATE chats SET leaf = 'x'",),
     "figures of text": (
         "UPDATE messages SET figures = json_set(figures, '$.decode_tps', 'fast')"
@@ -272,10 +269,8 @@ _ODD: dict[str, tuple[str, ...]] = {
         f" '\"prompt_tokens\": 1{'0' * 400}') WHERE figures IS NOT NULL",
     ),
     "attachments of numbers": ("UPDATE messages SET attachments = '[[1, 2]]'",),
-    "attachments of three": ("""UPDATE messages SET attachments = '[["a", "b", "c"]]'""",),
     "token ids of text": ("UPDATE messages SET token_ids = 'abcd'",),
     "a state that there is not": ("UPDATE messages SET state = 'x'",),
-    "a model of bytes": ("UPDATE messages SET model = x'01'",),
     "an owner of text": (
         "UPDATE messages SET state = 'streaming', owner_pid = 'x', owner_born = 'y' WHERE id = 2",
     ),

@@ -108,28 +108,3 @@ def test_what_was_saved_survives_a_kill(
         assert store.messages(chat.id) == messages
         with store.reading() as db:
             assert db.execute("SELECT count(*) FROM pieces").fetchone()[0] == 0
-
-
-def test_an_answer_of_a_living_process_is_left_to_it(
-    path: Path, start: Callable[[int, int], Writer]
-):
-    writer = start(1, 10_000)
-    writer.read_until("saved")
-    with ChatStore.open(path) as store:
-        (chat,) = store.chats()
-        asked, answer = store.messages(chat.id)
-        assert answer.state is State.STREAMING
-        assert answer.text
-        # Both write at the same time.
-        mine = store.new_chat()
-        for number in range(30):
-            store.add_message(mine.id, None, f"mine {number}")
-        writer.read_until("saved", str(answer.id), "100")
-        later = store.message(answer.id)
-        assert later.text.startswith(answer.text)
-        assert len(later.text) > len(answer.text)
-    writer.kill()
-    with ChatStore.open(path) as store:
-        assert store.message(answer.id).state is State.LOST
-        assert store.chat(mine.id).count == 30
-        assert store.message(asked.id) == asked
