@@ -51,13 +51,13 @@ class ToolUse:
     permit: Callable[[ToolCall], bool]  # may ask; raises KeyboardInterrupt
     tell: Callable[[ToolCall], None]  # of a call that begins (OPEN), and of its outcome
 
-    def make(self, call: ToolCall, most: int) -> ToolCall:
-        """Ask for the call and make it; at most ``most`` bytes of its result are kept. Raises
-        KeyboardInterrupt when Ctrl-C ends it."""
+    def make(self, call: ToolCall, context: int) -> ToolCall:
+        """Ask for the call and make it, for a model of this ``context``. Raises KeyboardInterrupt
+        when Ctrl-C ends it."""
         if not self.permit(call):
             return call.ended(CallState.REFUSED, "the user did not allow it")
         self.tell(call)
-        future = self.servers.call(call, most)
+        future = self.servers.call(call, context)
         try:
             made = future.result()
         finally:
@@ -89,7 +89,6 @@ def ask(
     if use is None:
         return _answer(engine, task, style, params, adapter, emit, think)
     settings, made = use.servers.settings, list[ToolCall]()
-    most = use.servers.most(engine.context)
     tools = use.servers.tools(use.names)
     while True:
         required = use.required and not made
@@ -108,7 +107,7 @@ def ask(
                 left = (*made, refused, *calls[number + 1 :])
                 return replace(answer, calls=left, stopped=f"stopped: {why}")
             try:
-                calls[number] = use.make(call, most)
+                calls[number] = use.make(call, engine.context)
             except KeyboardInterrupt:
                 return replace(answer, interrupted=True, calls=(*made, *calls[number:]))
             made.append(calls[number])

@@ -192,13 +192,9 @@ def verdicts(sweep: Sweep) -> list[str]:
             fastest = max(having, key=lambda key: ours[key][count].tps)
             firsts.setdefault(named(*fastest), []).append(count)
         if len(ours) > 1:
-            told = "; ".join(f"{name} ({_list(counts)})" for name, counts in firsts.items())
+            told = "; ".join(f"{n} ({', '.join(map(str, c))})" for n, c in firsts.items())
             said.append(f"{prompt} + {answer} tokens, fastest by rows: {told}")
     return said
-
-
-def _list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def last_path() -> Path:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from app.openai.prepare import Prepared
     from quantize.manifest import FileEntry
-    from quantize.options import MeasureOptions
     from runtimes.api import EngineApi
     from runtimes.request import Completion, SamplingParams
     from runtimes.stream import Stream
@@ -255,9 +254,18 @@ def quantize(
     again, and an interrupted run goes on. Raises IngotError that says which files were not made;
     the others are there.
     """
-    from quantize.options import MeasureOptions
+    from quantize.build.pipeline import build
+    from quantize.manifest import entry_path
+    from quantize.options import MeasureOptions, Options, SourceOptions
+    from quantize.progress import Reporter
+    from quantize.recipes import find_recipe
 
-    return _build(model, tuple(recipes), out, MeasureOptions(enabled=measure, text=text))
+    names, how = tuple(recipes), MeasureOptions(enabled=measure, text=text)
+    wanted = tuple(map(find_recipe, names))
+    options = Options(SourceOptions(str(model)), wanted, out=out, measure=how)
+    folder, manifest = build(options, Reporter())
+    made = (entry for entry in manifest.files if entry.recipe in names)
+    return [_built(entry_path(folder, entry), entry) for entry in made]
 
 
 def measure(
@@ -284,23 +292,6 @@ def measure(
     job = MeasureJob(found, SourceOptions(str(original)), text, speed=speed, again=again)
     cards = zip(found, run(job, Reporter()), strict=True)
     return [_built(file.path, card.entry, card.faults) for file, card in cards]
-
-
-def _build(
-    model: str | Path, recipes: tuple[str, ...], out: Path | None, how: MeasureOptions
-) -> list[BuiltFile]:
-    from quantize.build.pipeline import build
-    from quantize.manifest import entry_path
-    from quantize.options import Options, SourceOptions
-    from quantize.progress import Reporter
-    from quantize.recipes import find_recipe
-
-    options = Options(
-        SourceOptions(str(model)), tuple(map(find_recipe, recipes)), out=out, measure=how
-    )
-    folder, manifest = build(options, Reporter())
-    made = (entry for entry in manifest.files if entry.recipe in recipes)
-    return [_built(entry_path(folder, entry), entry) for entry in made]
 
 
 def _built(path: Path, entry: FileEntry, faults: tuple[str, ...] = ()) -> BuiltFile:

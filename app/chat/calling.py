@@ -27,7 +27,7 @@ class CallRound:
         self.conversation, self.message = conversation, message
         self.stopped = ""  # why no answer follows
         self.tools = tools
-        self._most = tools.most(context)
+        self._context = context
         self._running: Future[ToolCall] | None = None
         self._began = 0.0
 
@@ -52,7 +52,7 @@ class CallRound:
 
     def make(self) -> None:
         """Make the call that ``next`` has returned."""
-        self._running = self.tools.call(self.message.calls[self._at], self._most)
+        self._running = self.tools.call(self.message.calls[self._at], self._context)
         self._began = time.monotonic()
 
     def refuse(self) -> None:

@@ -58,11 +58,9 @@ class AnswerJournal:
         if not self._saving.done():
             return None
         error = self._saving.exception()
-        if error is not None and not isinstance(error, IngotError):
-            log.error("saving an answer", exc_info=error)
         ids, save = tuple(token_ids), self._store.save_answer
         self._saving = self._thread.submit(save, self._id, text, ids, figures)
-        return None if error is None else str(error)
+        return None if error is None else _told(error)
 
     def end(self, message: Message) -> None:
         """Store the answer as it ended, after what is being saved."""
@@ -83,12 +81,16 @@ class AnswerJournal:
             return self._ending.result(timeout), None
         except TimeoutError:
             said = "the answer is still being stored: the disk or another program is slow"
-        except IngotError as error:
-            said = str(error)
         except Exception as error:
-            log.exception("storing an answer")
-            said = f"{type(error).__name__}: {error}"
+            said = _told(error)
         return self._ended, said
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, IngotError):
+        return str(error)
+    log.error("storing an answer", exc_info=error)
+    return f"{type(error).__name__}: {error}"
 
 
 JOURNAL_S = 0.5  # between two savings
@@ -250,7 +252,7 @@ class Turn:
             self._drain()
         if self._completion is None:
             log.warning("the engine is still in a step; the answer ends without it")
-            self._store(State.STOPPED, self._figures("cancelled"), None)
+            self._store(State.STOPPED, self._live("cancelled"), None)
         self._settle(max(0.2, until - time.monotonic()))
         self._last = self._progress()
         return self.message
@@ -281,7 +283,8 @@ class Turn:
             self._end(completion)
         elif now - self._saved >= JOURNAL_S and self.meter.first is not None:
             self._saved = now
-            self._warn(self._journal.save(self._text, self._kept_ids, self._figures(UNFINISHED)))
+            figures = continued(self._begun.figures, self._live(UNFINISHED))
+            self._warn(self._journal.save(self._text, self._kept_ids, figures))
 
     def _again(self, completion: Completion) -> bool:
         """Whether a request that was lost is asked again: nobody has seen a part of its answer."""
@@ -308,7 +311,7 @@ class Turn:
         if state is State.DONE or not self._give_up_half_characters():
             # The pieces have not named tokens without text at the end.
             self._ids = [*self._begun.token_ids, *completion.token_ids]
-        self._store(state, continued(self._begun.figures, figures_of(completion)), error)
+        self._store(state, figures_of(completion), error)
 
     def _give_up_half_characters(self) -> bool:
         """Take back the pieces with a character of which only a part has come, and their tokens:
@@ -335,6 +338,7 @@ class Turn:
         ids = tuple(self._kept_ids)
         calls = tuple(self._calls.calls) or self.message.calls
         ended = replace(self.message, text=self._text, calls=calls, token_ids=ids, state=state)
+        figures = continued(self._begun.figures, figures)
         self._journal.end(replace(ended, figures=figures, error=error))
 
     def _settle(self, timeout: float | None = None) -> None:
@@ -349,11 +353,11 @@ class Turn:
             self._warning = f"the answer could not be saved: {problem}"
             log.warning("%s", self._warning)
 
-    def _figures(self, reason: str) -> AnswerFigures:
-        """Figures known while the answer comes."""
+    def _live(self, reason: str) -> AnswerFigures:
+        """Figures of this turn that are known while the answer comes."""
         now = time.monotonic()
         first = self.meter.first or now
-        live = AnswerFigures(
+        return AnswerFigures(
             prompt_tokens=self.prompt_tokens,
             cached_tokens=0,
             completion_tokens=self.meter.tokens,
@@ -363,7 +367,6 @@ class Turn:
             total_s=now - self._began,
             finish_reason=reason,
         )
-        return continued(self._begun.figures, live)
 
     def _progress(self) -> AnswerProgress:
         warning, self._warning = self._warning, None
@@ -371,16 +374,11 @@ class Turn:
         if not done:
             self.message = replace(self.message, text=self._text, calls=tuple(self._calls.calls))
             self.conversation.note(self.message)
-        tokens, context = self.meter.tokens, self._engine.context
-        decode = self.meter.rate
-        ttft = self.meter.first - self._began if self.meter.first is not None else None
-        if self._completion is not None:
-            known = figures_of(self._completion)
-            tokens, decode = known.completion_tokens, known.decode_tps
-            ttft = known.ttft_s if tokens else None
+        now = figures_of(self._completion) if self._completion else self._live(UNFINISHED)
+        tokens, context = now.completion_tokens, self._engine.context
         figures = StatusFigures(
-            decode_tps=decode,
-            ttft_s=ttft,
+            decode_tps=now.decode_tps,
+            ttft_s=now.ttft_s if tokens else None,
             used=min(self.prompt_tokens + tokens, context),
             context=context,
         )

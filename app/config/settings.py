@@ -40,6 +40,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
@@ -287,9 +288,12 @@ _FLAGS = {
     for owner in (ModelOptions, PlanOptions)
     for item in fields(owner)
 }
-_model = re.compile(r"(models)\.(.+)\.(\w+)")
-_server = re.compile(r"(mcp\.servers)\.(.+?)\.(\w+|(?:env|headers)\..+)")
-_preset = re.compile(r"(presets)\.(.+?)\.(system|sampling\.\w+)")
+# Table, name of the user's, and what is below it.
+_BY_NAME = (
+    re.compile(r"(presets)\.(.+?)\.(system|sampling\.\w+)"),
+    re.compile(r"(models)\.(.+)\.(\w+)"),
+    re.compile(r"(mcp\.servers)\.(.+?)\.(\w+|(?:env|headers)\..+)"),
+)
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -298,12 +302,10 @@ _BOOLEANS = {
 
 def parts_of(key: str) -> tuple[str, ...]:
     """The tables of a TOML file that lead to ``key``, and its name in the last."""
-    if match := _preset.fullmatch(key) or _model.fullmatch(key):
-        table, name, inner = match.groups()
-        return (table, name, *inner.split("."))
-    if match := _server.fullmatch(key):
-        table, name, inner = match.groups()
-        return (*table.split("."), name, *inner.split(".", 1))
+    for pattern in _BY_NAME:
+        if match := pattern.fullmatch(key):
+            table, name, inner = match.groups()
+            return (*table.split("."), name, *inner.split(".", 1))
     first, _, rest = key.partition(".")
     return (first, rest) if rest else (first,)
 
@@ -408,10 +410,8 @@ def _expected(hint: Any) -> str:
 
 def _number(text: str) -> int | float | str:
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             return number(text)
-        except ValueError:
-            continue
     return text
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -153,11 +153,9 @@ def require_ours(db: Connection, path: Path) -> None:
     StoreError for the file of a newer version and for what another program wrote, and
     StoreDamagedError for one with parts that Ingot did not make."""
     db.execute("BEGIN")  # both from one moment: another process may be making the tables
-    try:
+    with db:
         found = _version(db)
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    finally:
-        _roll_back(db)
     if found > len(MIGRATIONS):
         raise StoreError(
             f"{path} was written by a newer Ingot (its version is {found}, this one knows"
@@ -195,16 +193,5 @@ def _migrate(db: Connection) -> None:
 @contextmanager
 def _transaction(db: Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
-    try:
+    with db:  # which commits it, or rolls it back
         yield
-        db.execute("COMMIT")
-    except BaseException:
-        _roll_back(db)
-        raise
-
-
-def _roll_back(db: Connection) -> None:
-    """End the transaction; an error that SQLite has ended it with is not hidden by another one."""
-    with suppress(sqlite3.Error):
-        if db.in_transaction:
-            db.execute("ROLLBACK")

@@ -97,22 +97,14 @@ def _remove(path: Path) -> None:
 
 def _swap(path: Path, fresh: Path) -> Path:
     """Rename the damaged file to a name that is free, which is returned, and put ``fresh`` at its
-    place. Raises OSError, with everything as it was."""
+    place. Raises OSError where it may not be renamed."""
     stem = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
     names = map(path.with_name, numbered(stem))
     aside = next(one for one in names if not os.path.lexists(one))
-    moved: list[tuple[Path, Path]] = []
-    try:
-        for end in reversed(_BESIDE):
-            part, target = path.with_name(path.name + end), aside.with_name(aside.name + end)
-            if part.exists():
-                part.rename(target)
-                moved.append((part, target))
-        fresh.rename(path)
-    except BaseException:
-        for part, target in moved:
-            target.rename(part)
-        raise
+    for end in _BESIDE:
+        with suppress(FileNotFoundError):  # the log beside it
+            path.with_name(path.name + end).rename(aside.with_name(aside.name + end))
+    fresh.rename(path)
     return aside
 
 

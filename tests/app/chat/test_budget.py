@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.chat.budget import DraftMessage, TokenBudget, Way, measure, ways_out
+from app.chat.budget import DraftMessage, TokenBudget, Way, measure, shortage
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.store.records import Attachment
@@ -56,7 +56,10 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
 
     before = now()
     assert not before.fits
-    ways = {way.way: way for way in ways_out(host, conversation, draft, _most(300))}
+    short = shortage(host, conversation, draft, _most(300))
+    assert short is not None
+    assert short.budget == before
+    ways = {way.way: way for way in short.ways}
     turns = ways[Way.DROP_TURNS]
     count = len(turns.ids) // 2
     assert turns.says == f"leave the oldest {count} turns out of the prompt"
@@ -66,8 +69,7 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
     conversation.drop(turns.ids)
     assert now() == turns.after
     assert turns.after.fits
-    left = ways_out(host, conversation, draft, _most(300))
-    assert not {id for way in left for id in way.ids} & {*turns.ids}, "they are left out already"
+    assert shortage(host, conversation, draft, _most(300)) is None
     conversation.drop(turns.ids, False)
     assert now() == before
     assert now(DraftMessage(draft.text, parent=leaf)) == ways[Way.DROP_FILES].after

@@ -33,7 +33,7 @@ def server(how: str, **more: Any) -> dict[str, Any]:
 
 
 def called(servers: ToolServers, name: str, arguments: str = "{}", most: int = 65536) -> ToolCall:
-    return servers.call(ToolCall("1", name, arguments), most).result(60)
+    return servers.call(ToolCall("1", name, arguments), most // 2).result(60)
 
 
 @pytest.fixture
