@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from app.console import emit_thought, note
 from app.figures import timings_json, usage_json
 from app.openai.prepare import prepare
 from app.openai.task import Task
@@ -14,6 +16,7 @@ from app.tools.calls import CallReader, CallState, ToolCall, call_messages, limi
 from runtimes.api import EngineApi
 from runtimes.chat import Message
 from runtimes.models.modelfile import ModelFile
+from runtimes.output import is_terminal
 from runtimes.request import Completion, FinishReason, SamplingParams
 
 if TYPE_CHECKING:  # nothing of it runs without tools
@@ -48,22 +51,51 @@ class ToolUse:
     servers: ToolServers
     names: list[str]
     required: bool  # the first answer has to be a call
-    permit: Callable[[ToolCall], bool]  # may ask; raises KeyboardInterrupt
-    tell: Callable[[ToolCall], None]  # of a call that begins (OPEN), and of its outcome
+    allowed: set[str]  # tools, or their servers, that are not asked for; "all" is every one
+    quiet: bool
 
     def make(self, call: ToolCall, context: int) -> ToolCall:
         """Ask for the call and make it, for a model of this ``context``. Raises KeyboardInterrupt
         when Ctrl-C ends it."""
-        if not self.permit(call):
+        if not self._permits(call):
             return call.ended(CallState.REFUSED, "the user did not allow it")
-        self.tell(call)
+        self._tell(call)
         future = self.servers.call(call, context)
         try:
             made = future.result()
         finally:
             future.cancel()  # does nothing to a call that has ended
-        self.tell(made)
+        self._tell(made)
         return made
+
+    def _permits(self, call: ToolCall) -> bool:
+        server = self.servers.server_of(call.name)
+        if self.allowed & {"all", call.name, server}:
+            return True
+        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+            note(f"not allowed: {call.line} (--allow-tools {call.name} allows it)", style="red")
+            return False
+        note(f"{server}: {call.line}")
+        emit_thought("Call it? yes, always or no [no]: ")
+        line = sys.stdin.readline()  # a prompt of Typer's writes to stdout
+        if not line:
+            raise KeyboardInterrupt
+        said = line.strip().lower()
+        if said in ("a", "always"):
+            self.allowed.add(call.name)
+        return said in ("y", "yes", "a", "always")
+
+    def _tell(self, call: ToolCall) -> None:
+        """A call in a line, and what became of it."""
+        if self.quiet:
+            return
+        if call.state is CallState.OPEN:
+            note(f"→ {call.line}", style="dim")
+        elif call.state is CallState.DONE:
+            first = call.result.partition("\n")[0][:100]
+            note(f"✓ {call.seconds:.1f} s, {len(call.result):,} characters: {first}", style="dim")
+        else:
+            note(f"✗ {call.seconds:.1f} s: {call.result[:1000]}", style="red")
 
 
 def ask(

@@ -160,6 +160,12 @@ class PlanOptions:
     draft: str | None = option(None, DRAFT_HELP, metavar="FILE")
 
 
+# What is said of each flag.
+FLAGS: Mapping[str, Mapping[str, Any]] = {
+    item.name: item.metadata for owner in (ModelOptions, PlanOptions) for item in fields(owner)
+}
+
+
 def with_own(given: _Options, own: Mapping[str, Any]) -> _Options:
     """The options with a model's ``own`` settings where the command line has said nothing."""
     said = {

@@ -38,6 +38,12 @@ _TYPE = re.compile(
 )
 
 
+def is_url(model: str) -> bool:
+    """Whether a MODEL is one of a server: its address, with #NAME behind it for another model than
+    the first."""
+    return model.startswith(("http://", "https://"))
+
+
 class LoadCancelledError(IngotError):
     """The loading was ended, or another model was asked for meanwhile: nothing to report."""
 
@@ -100,11 +106,7 @@ class EngineHost:
     @property
     def tools(self) -> ToolServers | None:
         """Tool servers whose tools the loaded model may call: a server's model may not."""
-        if self._tools is None or self.model is None:
-            return self._tools
-        from app.chat.remote import is_url
-
-        return None if is_url(self.model) else self._tools
+        return None if self.model is not None and is_url(self.model) else self._tools
 
     @property
     def state(self) -> HostState:
@@ -187,8 +189,6 @@ class EngineHost:
     def _load(
         self, wish: int, model: str, options: ModelOptions, settings: PlanOptions
     ) -> LoadChoice:
-        from app.chat.remote import is_url
-
         if is_url(model):
             return self._connect(wish, model)
         from app.chat.load_settings import applied, remembered

@@ -8,7 +8,7 @@ from typing import Any
 from app.chat.templates import read_template
 from app.here import real
 from app.models.planning import LoadChoice
-from app.options import ModelOptions, PlanOptions
+from app.options import FLAGS, ModelOptions, PlanOptions
 from quantize.fromjson import GARBLED, from_json
 from runtimes.backend import MemoryEstimate
 from runtimes.errors import RequestError
@@ -31,9 +31,6 @@ class LoadSettings:
     gpu_layers: int | None = None
     kv_type: KvType | None = None
     template: str | None = None  # a file, or a known name
-
-
-_FLAGS = {item.name: item for owner in (ModelOptions, PlanOptions) for item in fields(owner)}
 
 
 def known_to(file: ModelFile) -> tuple[str, ...]:
@@ -83,7 +80,7 @@ def _value(name: str, text: str, file: ModelFile) -> int | str:
         return text
     if name in ("template", "device"):
         return text  # which devices there are, is known to the runtime alone
-    bounds = _FLAGS[name].metadata
+    bounds = FLAGS[name]
     least, most = bounds["min"], bounds.get("max")
     if name == "context":
         most = file.context_length

@@ -37,15 +37,8 @@ log = logging.getLogger(__name__)
 KEY = "INGOT_API_KEY"
 _CONNECT_S = 10.0
 _ANSWER_S = 3600.0  # until the next piece: others may be before it
-_SCHEMES = ("http://", "https://")
 _DEFAULTS = SamplingParams()
 _SECONDS = ("queue_s", "prefill_s", "ttft_s", "decode_s", "total_s")
-
-
-def is_url(model: str) -> bool:
-    """Whether a MODEL is one of a server: its address, with #NAME behind it for another model than
-    the first."""
-    return model.startswith(_SCHEMES)
 
 
 def _refusing(why: str) -> Callable[..., NoReturn]:
@@ -176,7 +169,7 @@ class RemoteEngine(EngineApi):
 
 
 def connect(model: str) -> RemoteEngine:
-    """The model of a server that ``model`` names, see ``is_url``; it is loaded there if need be.
+    """The model of a server that ``model`` names (``host.is_url``); it is loaded there if need be.
     INGOT_API_KEY is the key. Blocks.
 
     Raises ModelError for a server that does not answer, is none of Ingot's, or has no such model.

@@ -54,7 +54,7 @@ from typing import (
     get_type_hints,
 )
 
-from app.options import ModelOptions, PlanOptions
+from app.options import FLAGS, ModelOptions, PlanOptions
 from runtimes.errors import IngotError, RequestError
 from runtimes.paths import config_dir
 from runtimes.settings import MOST_SLOTS, MOST_THREADS
@@ -282,12 +282,6 @@ _BOUNDS = {
     "mcp.kib": (1, 1024),
     f"{_MODEL}slots": (1, MOST_SLOTS),
 }
-# What the command line says of the same settings.
-_FLAGS = {
-    _MODEL + item.name: item.metadata
-    for owner in (ModelOptions, PlanOptions)
-    for item in fields(owner)
-}
 # Table, name of the user's, and what is below it.
 _BY_NAME = (
     re.compile(r"(presets)\.(.+?)\.(system|sampling\.\w+)"),
@@ -338,7 +332,7 @@ def check(key: str, value: Any) -> Any:
         good = str(value)
     if not _is(plain, good):
         raise ConfigError(f"{key} must be {_expected(plain)}, not {value!r}")
-    flag: Mapping[str, Any] = _FLAGS.get(setting, {})
+    flag = FLAGS.get(setting.removeprefix(_MODEL), {})
     least, most = _BOUNDS.get(setting, (flag.get("min"), flag.get("max")))
     if least is not None and good < least:
         raise ConfigError(f"{key} must be at least {least}, not {value!r}")

@@ -70,7 +70,7 @@ def chat(
             raise RequestError("--url: a server's adapters are models of it, called MODEL:ADAPTER")
         checked(adapters.adapter)
     if url is not None:
-        from app.chat.remote import is_url
+        from app.chat.host import is_url
 
         if not is_url(url):
             raise RequestError(f"--url must begin with http:// or https://, not {url[:60]!r}")

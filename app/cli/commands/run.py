@@ -3,8 +3,7 @@ prompt, or a file of them, to several files; where their answers part."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,15 +36,12 @@ from app.options import (
 )
 from runtimes.errors import RequestError
 from runtimes.models.registry import backend_of
-from runtimes.output import is_terminal
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
     from app.compare.answers import Contender
     from app.compare.prompts import PromptsJob
     from app.oneshot import ToolUse
-    from app.tools.calls import ToolCall
-    from app.tools.servers import ToolServers
 
 
 @with_groups
@@ -171,51 +167,13 @@ def _tool_use(options: ToolOptions, *, quiet: bool) -> Iterator[ToolUse | None]:
             problems = servers.open(names)
         if problems:
             raise ToolServerError("; ".join(problems.values()))
-        permit, required = _asker(servers, allowed), options.require_tool
-        yield ToolUse(servers, names, required, permit, lambda call: _tell(call, quiet))
+        known = {"all", *servers.names, *servers.functions}
+        if unknown := [name for name in allowed if name not in known]:
+            there = ", ".join(sorted(known))
+            raise RequestError(f"--allow-tools: there is no tool {unknown[0]!r}; there are {there}")
+        yield ToolUse(servers, names, options.require_tool, set(allowed), quiet)
     finally:
         servers.close()
-
-
-def _asker(servers: ToolServers, allowed: list[str]) -> Callable[[ToolCall], bool]:
-    known = {"all", *servers.names, *servers.functions}
-    if unknown := [name for name in allowed if name not in known]:
-        there = ", ".join(sorted(known))
-        raise RequestError(f"--allow-tools: there is no tool {unknown[0]!r}; there are {there}")
-    always = set(allowed)
-
-    def permit(call: ToolCall) -> bool:
-        if always & {"all", call.name, servers.server_of(call.name)}:
-            return True
-        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-            note(f"not allowed: {call.line} (--allow-tools {call.name} allows it)", style="red")
-            return False
-        note(f"{servers.server_of(call.name)}: {call.line}")
-        emit_thought("Call it? yes, always or no [no]: ")
-        line = sys.stdin.readline()  # a prompt of Typer's writes to stdout
-        if not line:
-            raise KeyboardInterrupt
-        said = line.strip().lower()
-        if said in ("a", "always"):
-            always.add(call.name)
-        return said in ("y", "yes", "a", "always")
-
-    return permit
-
-
-def _tell(call: ToolCall, quiet: bool) -> None:
-    """A call in a line, and what became of it."""
-    from app.tools.calls import CallState
-
-    if quiet:
-        return
-    if call.state is CallState.OPEN:
-        note(f"→ {call.line}", style="dim")
-    elif call.state is CallState.DONE:
-        first = call.result.partition("\n")[0][:100]
-        note(f"✓ {call.seconds:.1f} s, {len(call.result):,} characters: {first}", style="dim")
-    else:
-        note(f"✗ {call.seconds:.1f} s: {call.result[:1000]}", style="red")
 
 
 _FILE = {"rich_help_panel": "A file of prompts"}

@@ -105,9 +105,9 @@ def test_wrong_servers_are_told_in_words(serve: Any) -> None:
         assert failed.state is CallState.FAILED
         assert part in failed.result
     assert called(servers, "noise_act").result == "quiet"
-    cut = called(servers, "big_act", most=1001)
+    cut = called(servers, "big_act", most=1000)
     assert cut.state is CallState.DONE
-    assert cut.result == "é" + "x" * 999 + "\n[cut here: 1,001 of 10,485,762 bytes]"
+    assert cut.result == "é" + "x" * 998 + "\n[cut here: 1,000 of 10,485,762 bytes]"
     # Whatever has ended is started again by the next call.
     assert called(servers, "die_say", '{"text": "again"}').result == "again"
 
