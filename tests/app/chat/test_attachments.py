@@ -8,11 +8,9 @@ import pytest
 from app.chat.attachments import (
     MOST_BYTES,
     AttachmentError,
-    complete_path,
     read_attachment,
 )
 from app.chat.store.records import Attachment
-from tests.app.documents import pdf, word
 
 
 def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -61,39 +59,3 @@ def test_what_cannot_be_attached_says_why(tmp_path: Path):
     if os.geteuid() != 0:
         file.chmod(0)
         refused(file, "permitted")
-
-
-def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in ("notes.txt", "Notes.md", "new file.txt", ".hidden", "n\nl"):
-        (tmp_path / name).touch()
-    (tmp_path / "nested").mkdir()
-    (tmp_path / "nested" / "deep.txt").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert complete_path("n")[0] == "nested/"
-    assert complete_path("N")[1:] == ["Notes.md", "new file.txt", "notes.txt"]
-    assert complete_path("nested/") == ["nested/deep.txt"]
-    assert complete_path("./nested/d") == ["./nested/deep.txt"]
-    assert complete_path("~/nested/d") == ["~/nested/deep.txt"]
-    assert complete_path(f"{tmp_path}/note")[-1] == f"{tmp_path}/notes.txt"
-    assert complete_path(".h") == [".hidden"]
-    assert ".hidden" not in complete_path("")
-    assert "n\nl" not in complete_path("")
-    assert complete_path("absent/") == complete_path("notes.txt/") == complete_path("\0/") == []
-
-
-def test_documents_are_attached_as_their_text(tmp_path: Path):
-    read = read_attachment(pdf(tmp_path / "a.pdf", ["one", ""]))
-    assert read.attachment == Attachment("a.pdf", "one\n\n[page 2 has no text]")
-    assert (read.warning or "").endswith(
-        "a.pdf: 1 of its 2 pages have no text: they are blank, or pictures"
-    )
-    large = word(tmp_path / "b.docx", f"<w:p><w:r><w:t>{'x' * MOST_BYTES}</w:t></w:r></w:p>")
-    assert read_attachment(large).attachment.name == "b.docx"
-    larger = word(tmp_path / "c.docx", f"<w:p><w:r><w:t>{'ö' * MOST_BYTES}</w:t></w:r></w:p>")
-    for path, why in (
-        (larger, "its text has 2.0 MB"),
-        (pdf(tmp_path / "d.pdf", [""]), "d.pdf: it has only pictures"),
-    ):
-        with pytest.raises(AttachmentError, match=why):
-            read_attachment(path)

@@ -53,22 +53,3 @@ def test_the_users_own_come_first_and_stay_in_the_file(file: Path):
         presets.delete(Config(), "coder")
     with pytest.raises(ConfigError, match="no preset"):
         presets.delete(Config(), "x")
-
-
-def test_what_cannot_be_saved_changes_nothing(file: Path):
-    for preset in (
-        Preset(" "),
-        Preset("a\x1b"),
-        Preset("hot", None, {"temperature": -1}),
-        Preset("odd", None, {"mirostat": 2}),
-    ):
-        with pytest.raises(ConfigError):
-            presets.save(preset)
-    assert not file.exists()
-    file.write_text("presets = 3\n")
-    with pytest.raises(ConfigError, match="table"):
-        presets.save(Preset("a"))
-    file.write_text("[[broken")
-    with pytest.raises(ConfigError, match="TOML"):
-        presets.save(Preset("a"))
-    assert file.read_text() == "[[broken"

@@ -80,13 +80,13 @@ def test_a_stopped_answer_keeps_what_came_and_was_saved_before(
 
 
 def test_continued_is_what_an_undisturbed_answer_is(
-    either: EngineHost, conversation: Conversation, store: ChatStore
+    host: EngineHost, conversation: Conversation, store: ChatStore
 ):
     asked = conversation.say(LONG)
-    whole = until(Turn.start(either, conversation, asked, _most(48))).message
-    cut = until(Turn.start(either, conversation, asked, _most(7))).message
+    whole = until(Turn.start(host, conversation, asked, _most(48))).message
+    cut = until(Turn.start(host, conversation, asked, _most(7))).message
     assert (cut.state, len(cut.token_ids)) == (State.CUT, 7)
-    turn = Turn.start(either, conversation, asked, _most(41), continues=cut)
+    turn = Turn.start(host, conversation, asked, _most(41), continues=cut)
     assert (turn.message.id, turn.message.state) == (cut.id, State.STREAMING)
     assert turn.poll().message.text.startswith(cut.text)
     progress = until(turn)
