@@ -32,8 +32,9 @@ def checkout(
     """A folder in which the page's examples find the demo model."""
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copytree(pebble_short, folder / "assets" / "pebble")
-    text = folder / "assets" / "pebble" / "evaluation.txt"
-    text.write_text(text.read_text(encoding="utf-8")[:3000], encoding="utf-8")
+    for name, count in (("evaluation.txt", 40), ("graded.jsonl", 2)):
+        file = folder / "assets" / "pebble" / name
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:count]))
     (folder / "assets" / "pebble-built").symlink_to(pebble_built)
     return folder
 

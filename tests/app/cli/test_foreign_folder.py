@@ -78,8 +78,6 @@ def test_commands_on_built_files(
     command: Command, folder: Folder, gguf_file: Path, onnx_folder: Path
 ) -> None:
     ingot = BIN / "ingot"
-    found = json.loads(command(ingot, "doctor", "--json").stdout)
-    assert found["problems"] == []
     assert "Paris" in command(ingot, "run", onnx_folder, QUESTION, "--temperature", "0").stdout
     (folder.path / "in.jsonl").write_text(json.dumps({"prompt": QUESTION}) + "\n")
     out = folder.path / "out.jsonl"
@@ -90,10 +88,10 @@ def test_commands_on_built_files(
 
 
 def test_a_quantized_model(command: Command, folder: Folder, pebble: Path) -> None:
-    words = ("--recipe", "q8_0,onnx-int8", "--no-measure")
+    words = ("--recipe", "q8_0", "--no-measure")
     command(BIN / "quantize", pebble, "--out", "built", *words)
     manifest = json.loads((folder.path / "built" / "manifest.json").read_text())
-    assert [entry["recipe"] for entry in manifest["files"]] == ["q8_0", "onnx-int8"]
+    assert [entry["recipe"] for entry in manifest["files"]] == ["q8_0"]
 
 
 def test_an_answer_in_the_terminal(folder: Folder, tmp_path: Path, gguf_file: Path) -> None:

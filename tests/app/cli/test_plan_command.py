@@ -54,20 +54,20 @@ def test_a_plan_is_made_once(command: Any, pebble_built: Path) -> None:
 
 
 def test_the_depth_of_the_speeds_is_told(command: Any, pebble_built: Path) -> None:
-    fixed = ("--recipe", "q8_0", "--threads", "1", "--split-kv", "--context", "512")
-    done = command("plan", pebble_built, *fixed, "--depth", "300", "--json", "--again")
+    fixed = ("--recipe", "q8_0", "--threads", "1", "--split-kv", "--context", "256")
+    done = command("plan", pebble_built, *fixed, "--depth", "100", "--json", "--again")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert (said["depth"], said["figures"]["measured_depth"]) == (300, 300)
-    done = command("plan", pebble_built, *fixed, "--depth", "270")
+    assert (said["depth"], said["figures"]["measured_depth"]) == (100, 100)
+    done = command("plan", pebble_built, *fixed, "--depth", "90")
     assert done.stderr == ""  # one plan, by powers of two
-    assert "speeds behind 300 tokens" in done.stdout
-    assert "of answer behind 300" in done.stdout
-    done = command("plan", pebble_built, *fixed, "--depth", "377")
+    assert "speeds behind 100 tokens" in done.stdout
+    assert "of answer behind 100" in done.stdout
+    done = command("plan", pebble_built, *fixed, "--depth", "121")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--depth 377: at most 376 with a context of 512 tokens" in done.stderr
+    assert "--depth 121: at most 120 with a context of 256 tokens" in done.stderr
     # A chat stands at another depth, and takes the nearest plan; it has one slot in any case.
-    options = ModelOptions(recipe="q8_0", threads=1, context=512)
+    options = ModelOptions(recipe="q8_0", threads=1, context=256)
     assert choose(str(pebble_built), options, PlanOptions(unified_kv=False), "chat", 1).planned
 
 
