@@ -1,12 +1,17 @@
 """LoRA adapters beside a model, given as [NAME=]FILE."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runtimes.errors import ModelError, RequestError
-from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend_of
+
+if TYPE_CHECKING:
+    from runtimes.models.modelfile import ModelFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -390,7 +390,7 @@ _LOSSLESS = 9.0  # bits a weight: above, files are larger and not better
 _GOOD = 4.0  # bits a weight, below which quality falls quickly
 
 
-@lru_cache(maxsize=1)
+@cache
 def bandwidth() -> float:
     """Bytes a second that this machine reads from memory; takes half a second the first time."""
     from runtimes.machine.cpu import available_cores

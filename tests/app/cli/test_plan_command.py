@@ -59,7 +59,7 @@ def test_the_depth_of_the_speeds_is_told(command: Any, pebble_built: Path) -> No
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert (said["depth"], said["figures"]["measured_depth"]) == (100, 100)
-    done = command("plan", pebble_built, *fixed, "--depth", "90")
+    done = command("plan", pebble_built, *fixed, "--depth", "95")
     assert done.stderr == ""  # one plan, by powers of two
     assert "speeds behind 100 tokens" in done.stdout
     assert "of answer behind 100" in done.stdout
