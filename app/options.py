@@ -245,6 +245,6 @@ class ToolOptions:
 
 
 def parts(*values: str | None) -> list[str]:
-    """What commas separate in the values of an option, each once."""
+    """Parts that commas separate in the values of an option, each once."""
     said = (part.strip() for value in values if value for part in value.split(","))
     return [*dict.fromkeys(filter(None, said))]
