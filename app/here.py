@@ -63,7 +63,7 @@ def named_text(path: Path, encoding: str = "utf-8", most: int = 32 * 2**20) -> s
 
 
 def given_text(path: Path, most: int = 32 * 2**20) -> str:
-    """The same. Raises RequestError that says what is wrong with the file."""
+    """``named_text`` for a user. Raises RequestError that says what is wrong with the file."""
     try:
         return named_text(path, most=most)
     except (OSError, ValueError) as error:

@@ -290,7 +290,7 @@ class EngineHost:
 
     @property
     def label(self) -> str:
-        """What answers, for people."""
+        """Name for people of what answers."""
         return f"{self._label} + {self.adapter}" if self.adapter else self._label
 
     def used(self) -> tuple[str | None, str]:
