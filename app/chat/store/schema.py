@@ -51,7 +51,7 @@ _CHATS = (
     )""",
     "CREATE INDEX messages_by_parent ON messages (chat, parent)",
     "CREATE INDEX messages_streaming ON messages (id) WHERE state = 'streaming'",
-    # The journal of an answer that streams: what came since the last save.
+    # An answer that streams, as it was saved last; of older versions, what came with each save.
     """CREATE TABLE pieces (
         id INTEGER PRIMARY KEY,
         message INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
