@@ -184,8 +184,6 @@ def find(text: str) -> tuple[Model, Kept | None] | None:
     if len(found) > 1:
         raise RequestError(f"{name} may be {' and '.join(found)}; give the whole name")
     model = read(found[0])
-    if what and not model.builds:
-        raise RequestError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
     return model, pick(model.builds, what, model.repo) if what else None
 
 
@@ -209,8 +207,6 @@ def locate(text: str) -> str:
     if build is None:
         if (model.folder / MANIFEST).is_file() and len(model.builds) > 1:
             return str(model.folder)
-        if not model.builds:
-            raise ModelError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
         build = pick(model.builds, None, model.repo)
     if not model.is_whole(build):
         raise ModelError(
@@ -251,8 +247,10 @@ def _remove(model: Model, build: Kept, folder: Path) -> None:
 
 def pick(builds: Sequence[Kept], what: str | None, name: str) -> Kept:
     """The build that ``what`` names: by label, by path, or by a path's last part; without it the
-    only one. Raises RequestError that lists what there is."""
-    wide = max((len(build.label) for build in builds), default=0)
+    only one. Raises RequestError that lists what there is, or ModelError where there is nothing."""
+    if not builds:
+        raise ModelError(f"{name} holds nothing whole; `ingot pull {name}` again")
+    wide = max(len(build.label) for build in builds)
     listing = "\n".join(f"  {b.label:<{wide}}  {human(b.size):>7}  {b.main}" for b in builds)
     if what is None:
         if len(builds) == 1:

@@ -83,8 +83,6 @@ def test_commands_on_built_files(
     out = folder.path / "out.jsonl"
     command(ingot, "batch", "in.jsonl", out, "--model", gguf_file, "--logprobs", "--quiet")
     assert json.loads(out.read_text())["logprobs"]
-    fixed = ("--context", "64", "--slots", "2", "--split-kv", "--threads", "1")
-    command(ingot, "plan", gguf_file, *fixed)
 
 
 def test_a_quantized_model(command: Command, folder: Folder, pebble: Path) -> None:
