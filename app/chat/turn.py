@@ -7,7 +7,6 @@ it does not, the answer comes all the same, and is complete at the next call.
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +25,6 @@ from app.chat.figures import (
 )
 from app.chat.host import EngineHost
 from app.chat.store.records import AnswerFigures, Message, State
-from app.chat.store.store import ChatStore
 from app.chat.thinking import CLOSES, OPENS, opening, thinks
 from app.openai.tool_parser import ToolParser
 from app.prompts import PromptTooLongError
@@ -36,61 +34,6 @@ from runtimes.errors import IngotError, RequestError
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
 
 log = logging.getLogger(__name__)
-
-
-# An answer on its way to the disk, in a thread, so that a slow disk keeps nobody waiting.
-
-
-class AnswerJournal:
-    """Saves one answer of the store. Used by one thread; only making it takes time."""
-
-    def __init__(self, store: ChatStore, id: int) -> None:
-        self._store, self._id = store, id
-        # Its thread is waited for when the program ends: what was begun is written.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ingot-journal")
-        # Starting a thread takes time on a busy machine: now, not later.
-        self._saving: Future[Any] = self._thread.submit(int)
-        self._ending: Future[Message] | None = None
-
-    def save(self, text: str, token_ids: Sequence[int], figures: AnswerFigures) -> str | None:
-        """Save what there is, unless the last saving is still at it. What went wrong with the last
-        one, if something did."""
-        if not self._saving.done():
-            return None
-        error = self._saving.exception()
-        ids, save = tuple(token_ids), self._store.save_answer
-        self._saving = self._thread.submit(save, self._id, text, ids, figures)
-        return None if error is None else _told(error)
-
-    def end(self, message: Message) -> None:
-        """Store the answer as it ended, after what is being saved."""
-        self._ended = message
-        self._ending = self._thread.submit(self._store.end_answer, message)
-        self._thread.shutdown(wait=False)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the end is stored, or could not be."""
-        return self._ending is not None and self._ending.done()
-
-    def result(self, timeout: float | None = None) -> tuple[Message, str | None]:
-        """Wait for ``end``: the message as it is stored; if it could not be, as it ended, and what
-        went wrong."""
-        assert self._ending is not None
-        try:
-            return self._ending.result(timeout), None
-        except TimeoutError:
-            said = "the answer is still being stored: the disk or another program is slow"
-        except Exception as error:
-            said = _told(error)
-        return self._ended, said
-
-
-def _told(error: BaseException) -> str:
-    if isinstance(error, IngotError):
-        return str(error)
-    log.error("storing an answer", exc_info=error)
-    return f"{type(error).__name__}: {error}"
 
 
 JOURNAL_S = 0.5  # between two savings
@@ -139,7 +82,12 @@ class Turn:
         self._completion: Completion | None = None
         self._last: AnswerProgress | None = None
         self._stream = engine.submit(request)
-        self._journal = AnswerJournal(conversation.store, message.id)
+        # What is on its way to the disk, so that a slow one keeps nobody waiting. The thread is
+        # waited for when the program ends: what was begun is written.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="ingot-journal")
+        # Starting a thread takes time on a busy machine: now, not later.
+        self._saving: Future[Any] = self._disk.submit(int)
+        self._ending: Future[Message] | None = None
 
     @classmethod
     def start(
@@ -222,7 +170,7 @@ class Turn:
     def due(self) -> bool:
         """Whether ``poll`` would tell of the first piece, of the last one, or that it is stored."""
         if self._completion is not None:
-            return self._last is None and self._journal.ended
+            return self._last is None and self._stored
         return self._stream.done or (self.meter.first is None and self._stream.first_at is not None)
 
     def stop(self) -> None:
@@ -236,7 +184,7 @@ class Turn:
             return replace(self._last, warning=None)
         if self._completion is None:
             self._drain()
-        if self._completion is not None and self._journal.ended:
+        if self._stored:
             self._settle()
         return self._progress()
 
@@ -283,8 +231,7 @@ class Turn:
             self._end(completion)
         elif now - self._saved >= JOURNAL_S and self.meter.first is not None:
             self._saved = now
-            figures = continued(self._begun.figures, self._live(UNFINISHED))
-            self._warn(self._journal.save(self._text, self._kept_ids, figures))
+            self._save()
 
     def _again(self, completion: Completion) -> bool:
         """Whether a request that was lost is asked again: nobody has seen a part of its answer."""
@@ -333,25 +280,50 @@ class Turn:
         calls."""
         return self._ids if self._known and not self._calls.calls else []
 
+    def _save(self) -> None:
+        """Save what there is, unless the last saving is still at it."""
+        if not self._saving.done():
+            return
+        self._warn(self._saving.exception())
+        figures = continued(self._begun.figures, self._live(UNFINISHED))
+        known = self.message.id, self._text, tuple(self._kept_ids), figures
+        self._saving = self._disk.submit(self.conversation.store.save_answer, *known)
+
     def _store(self, state: State, figures: AnswerFigures, error: str | None) -> None:
         """Begin to store the answer as it ended; until that is done it streams."""
         ids = tuple(self._kept_ids)
         calls = tuple(self._calls.calls) or self.message.calls
         ended = replace(self.message, text=self._text, calls=calls, token_ids=ids, state=state)
         figures = continued(self._begun.figures, figures)
-        self._journal.end(replace(ended, figures=figures, error=error))
+        self._ended = replace(ended, figures=figures, error=error)
+        self._ending = self._disk.submit(self.conversation.store.end_answer, self._ended)
+        self._disk.shutdown(wait=False)
+
+    @property
+    def _stored(self) -> bool:
+        """Whether the end is stored, or could not be."""
+        return self._ending is not None and self._ending.done()
 
     def _settle(self, timeout: float | None = None) -> None:
         """The answer as it is stored or, if it could not be, as it ended."""
-        self.message, problem = self._journal.result(timeout)
-        self._warn(problem)
+        assert self._ending is not None
+        try:
+            self.message = self._ending.result(timeout)
+        except Exception as error:
+            self._warn(error)
+            self.message = self._ended
         self.conversation.note(self.message)
 
-    def _warn(self, problem: str | None) -> None:
-        if problem is not None and not self._warned:
-            self._warned = True
-            self._warning = f"the answer could not be saved: {problem}"
-            log.warning("%s", self._warning)
+    def _warn(self, error: BaseException | None) -> None:
+        if error is None or self._warned:
+            return
+        self._warned, said = True, str(error)
+        if isinstance(error, TimeoutError):
+            said = "it is still being stored: the disk or another program is slow"
+        elif not isinstance(error, IngotError):
+            said = f"{type(error).__name__}: {error}"
+        self._warning = f"the answer could not be saved: {said}"
+        log.warning("%s", self._warning, exc_info=error)
 
     def _live(self, reason: str) -> AnswerFigures:
         """Figures of this turn that are known while the answer comes."""

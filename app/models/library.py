@@ -228,21 +228,17 @@ def remove(model: Model, build: Kept | None = None) -> None:
             folder.parent.rmdir()
         return
     with changing(model.repo) as model:
-        _remove(model, build, folder)
-
-
-def _remove(model: Model, build: Kept, folder: Path) -> None:
-    left = model.without(build)
-    shared = {name for other in left.builds for name in other.bytes}
-    gone = [inside(folder, one, _LIBRARY, RequestError) for one in build.bytes.keys() - shared]
-    write(left)
-    with contextlib.suppress(ModelError):  # none, or a damaged one
-        write_manifest(folder, load_manifest(folder).without(build.label))
-    for path in gone:
-        path.unlink(missing_ok=True)
-    main = inside(folder, build.main, _LIBRARY, RequestError)
-    if main.is_dir() and not any(main.iterdir()):
-        main.rmdir()
+        left = model.without(build)
+        shared = {name for other in left.builds for name in other.bytes}
+        gone = [inside(folder, one, _LIBRARY, RequestError) for one in build.bytes.keys() - shared]
+        write(left)
+        with contextlib.suppress(ModelError):  # none, or a damaged one
+            write_manifest(folder, load_manifest(folder).without(build.label))
+        for path in gone:
+            path.unlink(missing_ok=True)
+        main = inside(folder, build.main, _LIBRARY, RequestError)
+        if main.is_dir() and not any(main.iterdir()):
+            main.rmdir()
 
 
 def pick(builds: Sequence[Kept], what: str | None, name: str) -> Kept:

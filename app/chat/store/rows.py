@@ -233,14 +233,6 @@ def begin(db: Connection, message: int) -> None:
     update(db, "messages", message, state=now, error=None, owner_pid=pid, owner_born=birth(pid))
 
 
-def save(db: Connection, message: int, text: str, ids: Sequence[int], **more: str) -> None:
-    """Keep what an answer has so far beside it, since the search index need not know it yet;
-    ``more`` in further columns."""
-    db.execute("DELETE FROM pieces WHERE message = ?", (message,))
-    update(db, "messages", message, text="", token_ids=b"", **more)
-    insert(db, "pieces", {"message": message, "text": text, "token_ids": pack_ids(ids)})
-
-
 def end(db: Connection, message: int, ids: bytes, state: State, **more: Any) -> None:
     """The answer is whole, with ``more`` in further columns: its journal is not needed any more."""
     db.execute("DELETE FROM pieces WHERE message = ?", (message,))

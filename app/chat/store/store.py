@@ -221,8 +221,12 @@ class ChatStore(Database):
                 rows.begin(db, id)
             elif row[0] != State.STREAMING:
                 raise StoreError(f"message {id} has ended; nothing can be added to it")
+            # Beside the message, since the search index need not know it yet.
+            db.execute("DELETE FROM pieces WHERE message = ?", (id,))
             more = {} if figures is None else {"figures": rows.pack_figures(figures)}
-            rows.save(db, id, clean(text), token_ids, **more)
+            update(db, "messages", id, text="", token_ids=b"", **more)
+            ids = rows.pack_ids(token_ids)
+            insert(db, "pieces", {"message": id, "text": clean(text), "token_ids": ids})
 
     def end_answer(self, answer: Message) -> Message:
         """Store an answer as it ended; without figures, those of its last save stay."""
