@@ -259,17 +259,12 @@ def task_of(messages: Sequence[ChatMessage], *, plain: bool, tools: Tools | None
     if not messages:
         raise RequestError("there is nothing to answer: every message is left out")
     if plain:
-        return Task(turns=(_text(messages),), raw=True)
+        text = ""
+        for message in messages:  # an answer continues where its question ends
+            apart = "\n\n" if text and message["role"] != "assistant" else ""
+            text += f"{apart}{message['content']}"
+        return Task(turns=(text,), raw=True)
     return Task(history=tuple(messages), tools=tools)
-
-
-def _text(messages: Sequence[ChatMessage]) -> str:
-    """Join messages of one role: an answer continues where its question ends."""
-    text = ""
-    for message in messages:
-        apart = "\n\n" if text and message["role"] != "assistant" else ""
-        text += f"{apart}{message['content']}"
-    return text
 
 
 def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[int], bool]:

@@ -61,7 +61,8 @@ def read_value(name: str, text: str) -> Any:
         value = _value(one, text.strip() if one.kind != "texts" else text)
         SamplingParams(**{one.name: value})
     except (ValueError, RequestError):
-        raise RequestError(f"{one.name} must be {one.range}, not {_short(text)}") from None
+        short = text if len(text) <= 30 else f"{text[:29]}…"
+        raise RequestError(f"{one.name} must be {one.range}, not {short!r}") from None
     return value
 
 
@@ -176,7 +177,3 @@ def parts_of(text: str) -> list[str]:
 def _escaped(text: str) -> str:
     names = {value: name for name, value in _ESCAPES.items()}
     return "".join(f"\\{names[letter]}" if letter in names else letter for letter in text)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 30 else f"{text[:29]}…")

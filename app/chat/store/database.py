@@ -48,7 +48,11 @@ class Database:
             db = connect(self.path)
             try:
                 require_ours(db, self.path)
-                _set_wal(db)
+                if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                    raise StoreError(
+                        "the disk of the chats does not let two programs share memory, as a network"
+                        " disk may not; set INGOT_HOME to a folder on a local one"
+                    )
                 _migrate(db)
                 return db
             except BaseException as error:
@@ -169,14 +173,6 @@ def require_ours(db: Connection, path: Path) -> None:
         raise StoreDamagedError(
             f"{path} has {visible(part)[:100]}, which Ingot did not make: it may have come from"
             " elsewhere; `ingot chats repair` sets the file aside and saves the chats in it"
-        )
-
-
-def _set_wal(db: Connection) -> None:
-    if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-        raise StoreError(
-            "the disk of the chats does not let two programs share memory, as a network disk may"
-            " not; set INGOT_HOME to a folder on a local one"
         )
 
 

@@ -80,7 +80,13 @@ def repair(path: Path) -> Repaired:
         _remove(fresh)
         try:
             with closing(Database(fresh)) as database:
-                _copy(path, database)
+                # What is too damaged to be read leaves it empty.
+                with _alone(path) as old, database.writing() as db:
+                    db.execute("PRAGMA defer_foreign_keys = ON")
+                    for table in _COPIED:
+                        with damage_passed_over():
+                            _copy_table(old, db, table)
+                    _mend(db)
                 counts = _indexed_anew(database)
             aside = _swap(path, fresh)
         except BaseException:
@@ -121,17 +127,6 @@ def _alone(path: Path) -> Iterator[Connection]:
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("BEGIN EXCLUSIVE")
         yield db
-
-
-def _copy(damaged: Path, database: Database) -> None:
-    """Into an empty database. What is too damaged to be read leaves it empty. Raises sqlite3.Error
-    where anything but damage is in the way."""
-    with _alone(damaged) as old, database.writing() as db:
-        db.execute("PRAGMA defer_foreign_keys = ON")
-        for table in _COPIED:
-            with damage_passed_over():
-                _copy_table(old, db, table)
-        _mend(db)
 
 
 def _copy_table(old: Connection, db: Connection, table: str) -> None:

@@ -86,7 +86,11 @@ def chat(
         template = read_template(chat_template)
     in_browser = terminal.in_browser()
     if web and not in_browser:
-        _serve(port)
+        try:
+            from app.tui.web import serve
+        except ImportError:
+            raise RequestError("--web needs textual-serve: `pip install 'ingot[web]'`") from None
+        serve(sys.argv[1:], port)
         return
     missing = None if in_browser else terminal.problem()
     if missing is not None:
@@ -112,14 +116,6 @@ def chat(
         gc.enable()
     if code:
         raise typer.Exit(code)
-
-
-def _serve(port: int) -> None:
-    try:
-        from app.tui import web
-    except ImportError:
-        raise RequestError("--web needs textual-serve: `pip install 'ingot[web]'`") from None
-    web.serve(sys.argv[1:], port)
 
 
 chats = group("List, search and export the chats that `ingot chat` has stored.")
