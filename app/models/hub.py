@@ -240,7 +240,6 @@ class Contents:
     builds: tuple[RemoteBuild, ...]  # the smallest first
     projectors: tuple[RemoteFile, ...]  # image encoders (mmproj), which are not used here
     originals: int  # bytes of safetensors, which `quantize` could take
-    file: ModelFile | None  # what the header of one of the builds says
     mixture: bool = False  # of experts: a token reads a part of the weights
 
 
@@ -262,7 +261,6 @@ def contents(name: HubName) -> Contents:
         tuple(sorted(builds, key=lambda build: build.kept.size)),
         tuple(one for one in rest if is_projector(one.path)),
         sum(one.bytes for one in rest if one.path.endswith(".safetensors")),
-        file,
         mixture,
     )
 

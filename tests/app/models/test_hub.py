@@ -173,7 +173,7 @@ def made(sizes: dict[str, float]) -> Contents:
         )
         for label, size in sizes.items()
     ]
-    return Contents("org/x", tuple(builds), (), 0, None)
+    return Contents("org/x", tuple(builds), (), 0)
 
 
 @pytest.mark.parametrize(
