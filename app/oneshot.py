@@ -98,52 +98,95 @@ class ToolUse:
             note(f"✗ {call.seconds:.1f} s: {call.result[:1000]}", style="red")
 
 
-def ask(
-    engine: EngineApi,
-    prompt: str,
-    style: PromptStyle,
-    params: SamplingParams,
-    adapter: str | None,
-    emit: Callable[[str], object],
-    think: Callable[[str], object],
-    suffix: str | None = None,
-    use: ToolUse | None = None,
-) -> OneAnswer:
-    """Ask ``prompt``, or for what stands between it and ``suffix``, and ``emit`` the answer piece
-    by piece, with a line end at its end; ``think`` takes the pieces of a thought before it. Calls
-    of tools are made by ``use``, and an answer to their results follows.
+@dataclass(frozen=True, slots=True)
+class OneShot:
+    """How a prompt is asked: ``emit`` takes the answer piece by piece, with a line end at its end,
+    ``think`` the pieces of a thought before it. Calls of tools are made by ``use``, and an answer
+    to their results follows."""
 
-    Ctrl-C cancels it: what was generated so far is the answer. An error of ``emit``, such as a
-    closed pipe, cancels it too and is raised. A request that the engine lost before anything was
-    emitted is asked again.
-    """
-    task = Task(turns=(prompt,), suffix=suffix)
-    if use is None:
-        return _answer(engine, task, style, params, adapter, emit, think)
-    settings, made = use.servers.settings, list[ToolCall]()
-    tools = use.servers.tools(use.names)
-    while True:
-        required = use.required and not made
-        task = replace(task, tools=tools and replace(tools, required=required))
-        answer = _answer(engine, task, style, params, adapter, emit, think)
-        calls = list(answer.calls)
-        ended = answer.completion.finish_reason is FinishReason.STOP
-        if not calls or not ended:
-            cut = "it ended within a call: allow more with --max-tokens"
-            lost = answer.interrupted or answer.failure is not None
-            stopped = cut if calls and not lost else None
-            return replace(answer, calls=(*made, *calls), stopped=stopped)
-        for number, call in enumerate(calls):
-            if why := limit_of(call, made, settings.calls):
-                refused = call.ended(CallState.REFUSED, why)
-                left = (*made, refused, *calls[number + 1 :])
-                return replace(answer, calls=left, stopped=f"stopped: {why}")
+    engine: EngineApi
+    style: PromptStyle
+    params: SamplingParams
+    adapter: str | None
+    emit: Callable[[str], object]
+    think: Callable[[str], object]
+    use: ToolUse | None = None
+
+    def ask(self, prompt: str, suffix: str | None = None) -> OneAnswer:
+        """Ask ``prompt``, or for what stands between it and ``suffix``.
+
+        Ctrl-C cancels it: what was generated so far is the answer. An error of ``emit``, such as a
+        closed pipe, cancels it too and is raised. A request that the engine lost before anything
+        was emitted is asked again.
+        """
+        task, use = Task(turns=(prompt,), suffix=suffix), self.use
+        if use is None:
+            return self._answer(task)
+        settings, made = use.servers.settings, list[ToolCall]()
+        tools = use.servers.tools(use.names)
+        while True:
+            required = use.required and not made
+            task = replace(task, tools=tools and replace(tools, required=required))
+            answer = self._answer(task)
+            calls = list(answer.calls)
+            ended = answer.completion.finish_reason is FinishReason.STOP
+            if not calls or not ended:
+                cut = "it ended within a call: allow more with --max-tokens"
+                lost = answer.interrupted or answer.failure is not None
+                stopped = cut if calls and not lost else None
+                return replace(answer, calls=(*made, *calls), stopped=stopped)
+            for number, call in enumerate(calls):
+                if why := limit_of(call, made, settings.calls):
+                    refused = call.ended(CallState.REFUSED, why)
+                    left = (*made, refused, *calls[number + 1 :])
+                    return replace(answer, calls=left, stopped=f"stopped: {why}")
+                try:
+                    calls[number] = use.make(call, self.engine.context)
+                except KeyboardInterrupt:
+                    return replace(answer, interrupted=True, calls=(*made, *calls[number:]))
+                made.append(calls[number])
+            task = Task(history=(*task.opening, *_said(answer, calls)))
+
+    def _answer(self, task: Task) -> OneAnswer:
+        said = prepare(task, self.engine, self.params, self.style)
+
+        def show(text: str) -> str:
+            if text:
+                self.emit(text)
+            return text
+
+        for _ in range(1 + _RETRIES):
+            stream = self.engine.submit(
+                said.request(adapter=self.adapter, followed=task.tools is not None)
+            )
+            parser, reader = said.form.parser(), CallReader()
+            interrupted, shown, thought = False, "", False
             try:
-                calls[number] = use.make(call, engine.context)
+                for chunk in stream:
+                    if chunk.thought:
+                        thought = True
+                        self.think(chunk.text)
+                        continue
+                    if thought:
+                        self.think("\n\n")
+                    thought = False
+                    text = chunk.text if parser is None else reader.take(parser.feed(chunk.text))
+                    shown = show(text) or shown
             except KeyboardInterrupt:
-                return replace(answer, interrupted=True, calls=(*made, *calls[number:]))
-            made.append(calls[number])
-        task = Task(history=(*task.opening, *_said(answer, calls)))
+                interrupted = True
+            finally:
+                stream.cancel()  # does nothing to a stream that has ended
+            completion = stream.result()
+            if parser is not None:
+                whole = completion.finish_reason is FinishReason.STOP
+                shown = show(reader.end(parser, whole=whole)) or shown
+            # Asked again only as long as nobody has seen a part of it.
+            if shown or interrupted or not completion.retryable:
+                break
+        silent = bool(reader.calls) and not shown
+        if interrupted or not (shown.endswith("\n") or silent):
+            self.emit("\n")
+        return OneAnswer(completion, interrupted, reader.text, tuple(reader.calls))
 
 
 def _said(answer: OneAnswer, calls: Sequence[ToolCall]) -> list[Message]:
@@ -155,54 +198,6 @@ def _said(answer: OneAnswer, calls: Sequence[ToolCall]) -> list[Message]:
         {"role": "assistant", "content": answer.text.strip(), "tool_calls": asked, **more},
         *returned,
     ]
-
-
-def _answer(
-    engine: EngineApi,
-    task: Task,
-    style: PromptStyle,
-    params: SamplingParams,
-    adapter: str | None,
-    emit: Callable[[str], object],
-    think: Callable[[str], object],
-) -> OneAnswer:
-    said = prepare(task, engine, params, style)
-
-    def show(text: str) -> str:
-        if text:
-            emit(text)
-        return text
-
-    for _ in range(1 + _RETRIES):
-        stream = engine.submit(said.request(adapter=adapter, followed=task.tools is not None))
-        parser, reader = said.form.parser(), CallReader()
-        interrupted, shown, thought = False, "", False
-        try:
-            for chunk in stream:
-                if chunk.thought:
-                    thought = True
-                    think(chunk.text)
-                    continue
-                if thought:
-                    think("\n\n")
-                thought = False
-                text = chunk.text if parser is None else reader.take(parser.feed(chunk.text))
-                shown = show(text) or shown
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            stream.cancel()  # does nothing to a stream that has ended
-        completion = stream.result()
-        if parser is not None:
-            whole = completion.finish_reason is FinishReason.STOP
-            shown = show(reader.end(parser, whole=whole)) or shown
-        # Asked again only as long as nobody has seen a part of it.
-        if shown or interrupted or not completion.retryable:
-            break
-    silent = bool(reader.calls) and not shown
-    if interrupted or not (shown.endswith("\n") or silent):
-        emit("\n")
-    return OneAnswer(completion, interrupted, reader.text, tuple(reader.calls))
 
 
 def result_json(answer: OneAnswer, model: ModelFile, adapter: str | None) -> dict[str, Any]:

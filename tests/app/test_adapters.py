@@ -12,7 +12,7 @@ import pytest
 from app.adapters import adapter_files
 from app.batch.journal.journal import journal_path
 from app.models.library import load_engine
-from app.oneshot import ask
+from app.oneshot import OneShot
 from app.prompts import PromptStyle
 from quantize.resolve import resolve
 from runtimes.models.registry import read_model
@@ -48,7 +48,9 @@ def alone(pebble_built: Path, files: dict[str, Path]) -> dict[str, dict[str | No
         with load_engine(model, how, adapters=beside) as engine:
             params = SamplingParams(max_tokens=12)
             found[recipe] = {
-                name: ask(engine, STORY, PromptStyle(), params, name, str, str).completion.text
+                name: OneShot(engine, PromptStyle(), params, name, str, str)
+                .ask(STORY)
+                .completion.text
                 for name in (None, *files)
             }
         assert len(set(found[recipe].values())) >= 3

@@ -75,7 +75,7 @@ def run(
     from app.figures import figures_line
     from app.models.library import load_engine
     from app.models.planning import choose
-    from app.oneshot import ask, result_json
+    from app.oneshot import OneShot, result_json
     from app.prompts import PromptStyle, clean_argument, read_prompt
     from runtimes.thinking import choice_of
 
@@ -129,7 +129,8 @@ def run(
                     emit_thought(piece)
 
             behind = clean_argument(suffix, note)
-            answer = ask(engine, text, style, params, adapter, show, think, behind, use)
+            asked = OneShot(engine, style, params, adapter, show, think, use)
+            answer = asked.ask(text, behind)
             if unknown := choice_of(file.chat_template, params.thinking).unknown:
                 note(f"--thinking {params.thinking}: {unknown}")
             draft = engine.stats().draft

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from app.models.library import load_engine
-from app.oneshot import ask
+from app.oneshot import OneShot
 from app.prompts import PromptStyle
 from runtimes.errors import RequestError
 from runtimes.models.registry import read_model
@@ -58,7 +58,7 @@ def test_a_question_is_asked_again_only_while_nothing_was_shown(gguf_file: Path)
     shown: list[str] = []
     with KilledOnSubmit.load(gguf_file, settings) as engine:
         params = SamplingParams(max_tokens=8)
-        answer = ask(engine, QUESTION, PromptStyle(), params, None, shown.append, str)
+        answer = OneShot(engine, PromptStyle(), params, None, shown.append, str).ask(QUESTION)
         assert (engine.kills, answer.failure) == (0, None)
         assert "".join(shown).strip() == answer.completion.text.strip()
         shown.clear()
@@ -69,7 +69,7 @@ def test_a_question_is_asked_again_only_while_nothing_was_shown(gguf_file: Path)
             shown.append(text)
 
         params = SamplingParams(max_tokens=10**6, ignore_eos=True)
-        answer = ask(engine, QUESTION, PromptStyle(), params, None, emit, str)
+        answer = OneShot(engine, PromptStyle(), params, None, emit, str).ask(QUESTION)
     assert "killed from outside" in (answer.failure or "")
     assert "".join(shown) == answer.completion.text + "\n"
 
