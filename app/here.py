@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from runtimes.errors import RequestError
+
 
 def here() -> Path:
     """The working folder; of one that was deleted, no path."""
@@ -58,6 +60,14 @@ def named_text(path: Path, encoding: str = "utf-8", most: int = 32 * 2**20) -> s
     if len(data) > most:
         raise ValueError(f"it has more than {most:,} bytes")
     return data.decode(encoding)
+
+
+def given_text(path: Path, most: int = 32 * 2**20) -> str:
+    """``named_text`` for a user. Raises RequestError that says what is wrong with the file."""
+    try:
+        return named_text(path, most=most)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{str(path)[:200]} cannot be read: {reason(error)}") from error
 
 
 def at_home(path: str | Path) -> Path:

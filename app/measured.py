@@ -57,17 +57,16 @@ def print_cards(cards: Sequence[Card], passed: Sequence[Sequence[str]]) -> None:
     names = tuple(entry.recipe for entry in manifest.files)
     width = min(console.width, _NAMES_ONCE)
     console.print(build_table(manifest, names, width, _COLUMNS))
+    lines = []
     for card, beyond in zip(cards, passed, strict=True):
-        console.print(f"{card.entry.path}: {_verdict(card)}", soft_wrap=True, markup=False)
-        for text in (*card.faults, *beyond):
-            console.print(f"  {text}", soft_wrap=True, markup=False)
-        for note in card.entry.notes:
-            console.print(f"  note: {note}", soft_wrap=True, markup=False)
-        for line in _cache_lines(card):
-            console.print(f"  {line}", soft_wrap=True, markup=False)
+        notes = (f"note: {note}" for note in card.entry.notes)
+        lines.append(f"{card.entry.path}: {_verdict(card)}")
+        lines += (f"  {text}" for text in (*card.faults, *beyond, *notes, *_cache_lines(card)))
     if len(cards) > 1 and (best := front(cards)):
         said = ", ".join(card.entry.path for card in best)
-        console.print(f"smaller or nearer than all others: {said}", soft_wrap=True, markup=False)
+        lines.append(f"smaller or nearer than all others: {said}")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def _cache_lines(card: Card) -> list[str]:

@@ -166,6 +166,12 @@ class PlanOptions:
     draft: str | None = option(None, DRAFT_HELP, metavar="FILE")
 
 
+# What is said of each flag.
+FLAGS: Mapping[str, Mapping[str, Any]] = {
+    item.name: item.metadata for owner in (ModelOptions, PlanOptions) for item in fields(owner)
+}
+
+
 def with_own(given: _Options, own: Mapping[str, Any]) -> _Options:
     """The options with a model's ``own`` settings where the command line has said nothing."""
     said = {
@@ -192,28 +198,36 @@ class ConstraintOptions:
 
     def constraint(self) -> Constraint | None:
         """Checked. Raises RequestError for one that cannot be used, or for two of them."""
-        from runtimes.errors import RequestError
-        from runtimes.grammars import grammar_of
-        from runtimes.request import Constraint
+        from app.here import given_text
 
         schema, grammar = self.json_schema, self.grammar
         if schema is not None and not schema.lstrip().startswith("{"):
-            schema = _read(Path(schema), "--json-schema")
-        sources: dict[Any, str | None] = {
-            "json_schema": schema,
-            "regex": self.regex,
-            "choices": json.dumps(self.choice) if self.choice else None,
-            "grammar": None if grammar is None else _read(grammar, "--grammar"),
-        }
-        given = [Constraint(kind, text) for kind, text in sources.items() if text is not None]
-        if len(given) > 1:
-            raise RequestError(
-                "--json-schema, --regex, --choice and --grammar each say what an answer must be;"
-                " give one of them"
-            )
-        for constraint in given:
-            grammar_of(constraint)
-        return given[0] if given else None
+            schema = given_text(Path(schema))
+        return only_constraint(
+            {
+                "json_schema": schema,
+                "regex": self.regex,
+                "choices": json.dumps(self.choice) if self.choice else None,
+                "grammar": given_text(grammar) if grammar else None,
+            },
+            "--json-schema, --regex, --choice and --grammar each say what an answer must be; give"
+            " one of them",
+        )
+
+
+def only_constraint(sources: Mapping[Any, str | None], several: str) -> Constraint | None:
+    """The constraint of the one kind that has a source, checked. Raises RequestError for one that
+    cannot be used, and with the words ``several`` for more than one."""
+    from runtimes.errors import RequestError
+    from runtimes.grammars import grammar_of
+    from runtimes.request import Constraint
+
+    given = [Constraint(kind, text) for kind, text in sources.items() if text is not None]
+    if len(given) > 1:
+        raise RequestError(several)
+    for constraint in given:
+        grammar_of(constraint)
+    return given[0] if given else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,16 +250,7 @@ class ToolOptions:
     require_tool: bool = option(False, "The first answer has to be a call of a tool.")
 
 
-def names_in(text: str | None) -> tuple[str, ...]:
-    """Names with commas between them."""
-    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
-
-
-def _read(path: Path, option: str) -> str:
-    from app.here import named_text, reason
-    from runtimes.errors import RequestError
-
-    try:
-        return named_text(path)
-    except (OSError, ValueError) as error:
-        raise RequestError(f"{option}: {path} cannot be read: {reason(error)}") from error
+def parts(*values: str | None) -> list[str]:
+    """Parts that commas separate in the values of an option, each once."""
+    said = (part.strip() for value in values if value for part in value.split(","))
+    return [*dict.fromkeys(filter(None, said))]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from app.openai.prepare import Prepared
     from quantize.manifest import FileEntry
-    from quantize.options import MeasureOptions
     from runtimes.api import EngineApi
     from runtimes.request import Completion, SamplingParams
     from runtimes.stream import Stream
@@ -255,9 +254,18 @@ def quantize(
     again, and an interrupted run goes on. Raises IngotError that says which files were not made;
     the others are there.
     """
-    from quantize.options import MeasureOptions
+    from quantize.build.pipeline import build
+    from quantize.manifest import entry_path
+    from quantize.options import MeasureOptions, Options, SourceOptions
+    from quantize.progress import Reporter
+    from quantize.recipes import find_recipe
 
-    return _build(model, tuple(recipes), out, MeasureOptions(enabled=measure, text=text))
+    names, how = tuple(recipes), MeasureOptions(enabled=measure, text=text)
+    wanted = tuple(map(find_recipe, names))
+    options = Options(SourceOptions(str(model)), wanted, out=out, measure=how)
+    folder, manifest = build(options, Reporter())
+    made = (entry for entry in manifest.files if entry.recipe in names)
+    return [_built(entry_path(folder, entry), entry) for entry in made]
 
 
 def measure(
@@ -286,23 +294,6 @@ def measure(
     return [_built(file.path, card.entry, card.faults) for file, card in cards]
 
 
-def _build(
-    model: str | Path, recipes: tuple[str, ...], out: Path | None, how: MeasureOptions
-) -> list[BuiltFile]:
-    from quantize.build.pipeline import build
-    from quantize.manifest import entry_path
-    from quantize.options import Options, SourceOptions
-    from quantize.progress import Reporter
-    from quantize.recipes import find_recipe
-
-    options = Options(
-        SourceOptions(str(model)), tuple(map(find_recipe, recipes)), out=out, measure=how
-    )
-    folder, manifest = build(options, Reporter())
-    made = (entry for entry in manifest.files if entry.recipe in recipes)
-    return [_built(entry_path(folder, entry), entry) for entry in made]
-
-
 def _built(path: Path, entry: FileEntry, faults: tuple[str, ...] = ()) -> BuiltFile:
     near, speed = entry.fidelity, entry.speed
     return BuiltFile(
@@ -327,21 +318,18 @@ def _params(sampling: Sampling) -> SamplingParams:
     none."""
     import json
 
-    from runtimes.grammars import grammar_of
-    from runtimes.request import Constraint, SamplingParams
+    from app.options import only_constraint
+    from runtimes.request import SamplingParams
 
     given: dict[str, Any] = {"max_tokens": 512, **sampling}
-    found: list[Constraint] = []
+    sources: dict[str, str] = {}
     for kind in ("json_schema", "regex", "choices", "grammar"):
         if (value := given.pop(kind, None)) is not None:
             text = value if kind != "choices" and isinstance(value, str) else json.dumps(value)
-            found.append(Constraint(kind, text))
-    if len(found) > 1:
-        raise RequestError("of json_schema, regex, choices and grammar only one can be given")
-    for constraint in found:
-        grammar_of(constraint)
+            sources[kind] = text
+    several = "of json_schema, regex, choices and grammar only one can be given"
     given["stop"] = tuple(given.get("stop") or ())
-    return SamplingParams(**given, constraint=found[0] if found else None)
+    return SamplingParams(**given, constraint=only_constraint(sources, several))
 
 
 def _pieces(stream: Stream) -> Iterator[str]:

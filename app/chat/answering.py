@@ -4,26 +4,30 @@ One answer at a time, and one that waits for it or for the model. The answer goe
 chat or another mode is shown. Nothing here knows of widgets: a ``ChatView`` shows what has changed.
 """
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from threading import Thread
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from app.chat.budget import DraftMessage, Shortage, TokenBudget, Way, WayOut, more_of, shortage
-from app.chat.calling import CallRound
 from app.chat.conversation import Conversation
 from app.chat.figures import Reading, ReadMeter, StatusFigures
 from app.chat.host import HostState
 from app.chat.session import Before, Session
-from app.chat.store.records import Message, State
+from app.chat.store.records import Message, Role, State
 from app.chat.turn import AnswerProgress, Turn
-from app.tools.calls import CallState, ToolCall
+from app.tools.calls import CallState, ToolCall, limit_of
 from runtimes.errors import IngotError
 from runtimes.request import SamplingParams
+
+if TYPE_CHECKING:
+    from app.tools.servers import ToolServers
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +37,7 @@ _WITHOUT_MODEL = {
 }
 
 
-class AnswerPhase(Enum):
-    """How far the answer is that comes first."""
-
-    IDLE = "idle"  # there is none
-    WAITING = "waiting"  # for a model
-    STARTING = "starting"  # its prompt is tokenized
-    STREAMING = "streaming"
-    SETTLING = "settling"  # it was stopped, and has not ended yet
-    CALLING = "calling"  # it has called tools: they are asked for, or run
-
-
-_DOING = {
-    AnswerPhase.SETTLING: "stopping",
-    AnswerPhase.STARTING: "reading the prompt",
-    AnswerPhase.STREAMING: "",
-}
+_STARTING = "reading the prompt"
 Permission = Literal["once", "always", "no"]
 
 
@@ -67,9 +56,6 @@ class ChatView(Protocol):
     def later(self, step: Callable[..., Any], *args: Any) -> object:
         """Call ``step``, which may be a coroutine, in the view's thread, from any other."""
 
-    def look_after(self) -> None:
-        """Call ``poll`` several times a second while the answer is ``busy``."""
-
     def give_back(self, text: str) -> None:
         """Put ``text`` into the prompt, before what is there."""
 
@@ -83,7 +69,8 @@ class ChatView(Protocol):
         """Show the messages of the chat as they are now."""
 
     def show_state(self) -> None:
-        """Show what is written, what waits and why."""
+        """Show what is written, what waits and why; while the answer is ``busy``, call ``poll``
+        several times a second from now on."""
 
     def chat_changed(self) -> None:
         """Other tokens would be sent next."""
@@ -120,6 +107,84 @@ class PendingAnswer:
     before: Before | None = None  # of a parent that was sent just now
 
 
+# The calls of one answer, made one after another.
+
+
+class CallRound:
+    """``next`` is the call to ask for, ``make`` or ``refuse`` it, ``poll`` until it has ended: a
+    server answers in a thread of its own."""
+
+    def __init__(
+        self, conversation: Conversation, message: Message, tools: ToolServers, context: int
+    ) -> None:
+        """``message`` has open calls; ``context`` is that of the model, in tokens."""
+        self.conversation, self.message = conversation, message
+        self.stopped = ""  # why no answer follows
+        self.tools = tools
+        self._context = context
+        self._running: Future[ToolCall] | None = None
+        self._began = 0.0
+
+    @property
+    def running(self) -> tuple[ToolCall, float] | None:
+        """The call that is being made, and its seconds so far."""
+        if self._running is None:
+            return None
+        return self.message.calls[self._at], time.monotonic() - self._began
+
+    def next(self) -> ToolCall | None:
+        """The call to ask for; None when no more are to be made. Raises StoreError."""
+        for number, call in enumerate(self.message.calls):
+            if call.state is CallState.OPEN and not self.stopped:
+                self._at = number
+                why = limit_of(call, self._earlier(), self.tools.settings.calls)
+                if why is None:
+                    return call
+                self.stopped = why
+                self._settle(call.ended(CallState.REFUSED, why))
+        return None
+
+    def make(self) -> None:
+        """Make the call that ``next`` has returned."""
+        self._running = self.tools.call(self.message.calls[self._at], self._context)
+        self._began = time.monotonic()
+
+    def refuse(self) -> None:
+        """The user does not allow it: the model is told so. Raises StoreError."""
+        call = self.message.calls[self._at]
+        self._settle(call.ended(CallState.REFUSED, "the user did not allow it"))
+
+    def poll(self) -> bool:
+        """Whether the call that was being made has ended; it is stored then. Raises StoreError."""
+        future = self._running
+        if future is None or not future.done():
+            return False
+        self._running = None
+        try:
+            self._settle(future.result())
+        except CancelledError:
+            self.stopped = "the call was cancelled"
+        return True
+
+    def cancel(self) -> None:
+        """End the call that is being made; it stays open."""
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+
+    def _settle(self, call: ToolCall) -> None:
+        calls = list(self.message.calls)
+        calls[self._at] = call
+        self.message = self.conversation.save_calls(self.message.id, calls)
+
+    def _earlier(self) -> list[ToolCall]:
+        """The calls before this one, since the last message of the user."""
+        found: list[ToolCall] = []
+        for message in self.conversation.path_to(self.message.id):
+            found = [] if message.role is Role.USER else [*found, *message.calls]
+        return found[: len(found) - len(self.message.calls) + self._at]
+
+
 class Answering:
     """Used by one thread, the view's."""
 
@@ -138,32 +203,31 @@ class Answering:
         self._reads = ReadMeter()
         self._loading_since: float | None = None
 
-    @property
-    def phase(self) -> AnswerPhase:
-        """Phase of the running answer; without one, of the message that waits."""
-        if self.turn is not None:
-            return AnswerPhase.SETTLING if self.turn.stopping else AnswerPhase.STREAMING
-        if self._starting:
-            return AnswerPhase.STARTING
-        if self.round is not None:
-            return AnswerPhase.CALLING
-        return AnswerPhase.IDLE if self.pending is None else AnswerPhase.WAITING
+    def _at_work(self) -> bool:
+        """Whether an answer is being tokenized or written, or its calls are made."""
+        return self._starting or (self.turn or self.round) is not None
 
     @property
     def busy(self) -> bool:
         """An answer is being written, or will be."""
-        return self.phase is not AnswerPhase.IDLE
+        return self._at_work() or self.pending is not None
+
+    @property
+    def _stopping(self) -> bool:
+        """An answer was stopped, and has not ended yet."""
+        return self.turn is not None and self.turn.stopping
+
+    def _is_here(self, work: Turn | CallRound | PendingAnswer | None) -> bool:
+        return work is not None and work.conversation is self._session.shown
 
     @property
     def writes_here(self) -> bool:
         """The answer that is being written belongs to the chat that is shown."""
-        work = self.turn or self.round
-        return work is not None and work.conversation is self._session.shown
+        return self._is_here(self.turn or self.round)
 
     def _serves(self) -> bool:
         """Whether an answer is being written in the chat that is shown, or will be."""
-        asked = self.pending.conversation if self.pending is not None else None
-        return self.writes_here or (asked is not None and asked is self._session.shown)
+        return self.writes_here or self._is_here(self.pending)
 
     def same(self, conversation: Conversation) -> Conversation:
         """The object that an answer is being written into, if it is this chat."""
@@ -178,7 +242,7 @@ class Answering:
         """Have a message answered: now, or behind the answer that is being written here."""
         view, session = self._view, self._session
         if self._serves() and session.editing is None:
-            session.queue(text, after_stop=self.phase is AnswerPhase.SETTLING)
+            session.queue(text, after_stop=self._stopping)
             view.sent("")
             view.show_state()
         elif self.pending is not None or self.writes_here:
@@ -200,9 +264,16 @@ class Answering:
         view.sent(text)
         if draft:
             view.give_back(draft)
-        self.estimate = None
-        await view.show_path()
-        self.ask(PendingAnswer(session.conversation, message, None, checked, most, before))
+        await self._ask_said(
+            PendingAnswer(session.conversation, message, None, checked, most, before)
+        )
+
+    async def _ask_said(self, pending: PendingAnswer) -> None:
+        """Show what was said just now, and have it answered."""
+        if self._is_here(pending):
+            self.estimate = None
+            await self._view.show_path()
+        self.ask(pending)
 
     async def follow_up(self, answer: Message | None = None) -> None:
         """An answer has ended, or none will come: send what waits for its turn; what waits for an
@@ -225,16 +296,12 @@ class Answering:
             view.tell_error(error)
             return
         view.sent(one.text)
-        if conversation is session.shown:
-            self.estimate = None
-            await view.show_path()
-        self.ask(PendingAnswer(conversation, message, before=before))
+        await self._ask_said(PendingAnswer(conversation, message, before=before))
 
     def give_back_queue(self) -> None:
         """Make the shown chat's waiting messages drafts again: their answer will not come."""
         session = self._session
-        served = self._serves() and self.phase is not AnswerPhase.SETTLING
-        if served or not session.stranded:
+        if (self._serves() and not self._stopping) or not session.stranded:
             return
         texts = [one.text for one in session.queued]
         while session.unqueue() is not None:  # from the last on: files stay in their order
@@ -255,14 +322,13 @@ class Answering:
     def ask(self, pending: PendingAnswer) -> None:
         """Answer as soon as nothing else is being written and a model is there."""
         self.pending = pending
-        self._view.look_after()
         self._next()
         self._view.show_state()
 
     def _next(self) -> None:
         """Begin with what waits, if that is possible now."""
         ready = self._host.state is HostState.READY
-        if self.pending is not None and self.phase is AnswerPhase.WAITING and ready:
+        if self.pending is not None and not self._at_work() and ready:
             self._starting = True
             Thread(target=self._start, args=(self.pending,)).start()
 
@@ -318,7 +384,6 @@ class Answering:
         if self.writes_here:
             await self._view.show_path()
         self._view.show_state()
-        self._view.look_after()
 
     # What could not be asked
 
@@ -386,7 +451,7 @@ class Answering:
         """Begin what can begin, and take what has come; None where nothing is being written. Once
         it is done, ``ended`` follows."""
         if self.round is not None:
-            self._poll_calls(self.round)
+            self._settled(self.round, self.round.poll)
         self._next()
         if self.turn is None:
             return None
@@ -415,9 +480,9 @@ class Answering:
         if self.turn is not None:
             self.turn.stop()
         elif self.round is not None:
-            round, self.round = self.round, None
-            round.cancel()
-            self._view.later(partial(self._view.show_path, to_end=False))
+            self.round.cancel()
+            self.round = None
+            self._show_later()
         elif self.pending is None:
             return False
         self.pending = self._aside = None
@@ -451,10 +516,13 @@ class Answering:
         def opened() -> None:
             self._starting = False
             self._begin_calls(conversation, answer)
-            self._view.later(partial(self._view.show_path, to_end=False))
+            self._show_later()
 
         Thread(target=open_).start()
         self._view.show_state()
+
+    def _show_later(self) -> None:
+        self._view.later(partial(self._view.show_path, to_end=False))
 
     def _begin_calls(self, conversation: Conversation, answer: Message) -> None:
         tools, engine = self._host.tools, self._host.engine
@@ -462,7 +530,6 @@ class Answering:
             self._view.tell_error("The tools are not there any more: their calls stay open.")
             return
         self.round = CallRound(conversation, answer, tools, engine.context)
-        self._view.look_after()
         self._next_call(self.round)
 
     def _next_call(self, round: CallRound) -> None:
@@ -495,9 +562,6 @@ class Answering:
         else:
             round.make()
 
-    def _poll_calls(self, round: CallRound) -> None:
-        self._settled(round, round.poll)
-
     def _settled(self, round: CallRound, step: Callable[[], bool | None]) -> None:
         """Go on after ``step``, unless it returns False."""
         try:
@@ -506,19 +570,19 @@ class Answering:
         except IngotError as error:
             self._view.tell_error(error)
             round.stopped = str(error)
-        if round.conversation is self._session.shown:
-            self._view.later(partial(self._view.show_path, to_end=False))
+        if self._is_here(round):
+            self._show_later()
         self._next_call(round)
 
     def _end_calls(self, round: CallRound) -> None:
         self.round, answer = None, round.message
         if round.stopped:
             self._view.notify(f"Calls end: {round.stopped}.", severity="warning")
-            self._view.later(partial(self._view.show_path, to_end=False))
+            self._show_later()
             self._view.later(self.follow_up, answer)
-            return
-        self._aside = self.pending
-        self.ask(PendingAnswer(round.conversation, answer))
+        else:
+            self._aside = self.pending
+            self.ask(PendingAnswer(round.conversation, answer))
 
     # What is told about it
 
@@ -548,7 +612,11 @@ class Answering:
         self._loading_since = None
         if self.round is not None:
             return "calling a tool" if self.round.running else "waits for your word"
-        return _DOING.get(self.phase, "continues your text" if self._session.plain else "")
+        if self.turn is not None:
+            return "stopping" if self._stopping else ""
+        if self._starting:
+            return _STARTING
+        return "continues your text" if self._session.plain else ""
 
     def reading(self) -> str | Reading:
         """How far the prompt is read; empty as soon as the answer comes."""
@@ -556,11 +624,9 @@ class Answering:
             return ""
         if self.turn.stopping:
             return "stopping: the part of the prompt that is being read ends first"
-        before, read = self._read_before, None
-        if before is not None:
-            read = self._host.reads(before)
-        if read is None:
-            return _DOING[AnswerPhase.STARTING]
+        before = self._read_before
+        if before is None or (read := self._host.reads(before)) is None:
+            return _STARTING
         return self._reads.at(time.monotonic(), read, self.turn.prompt_tokens)
 
     def forget_figures(self, path: Sequence[Message]) -> None:

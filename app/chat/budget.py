@@ -103,55 +103,9 @@ class Shortage:
 def shortage(
     host: EngineHost, conversation: Conversation, draft: DraftMessage, params: SamplingParams
 ) -> Shortage | None:
-    """Return the budget and its ways out where prompt and answer do not fit, else None. A continued
-    answer needs little room. Blocks; raises as ``measure``.
-    """
-    budget = measure(host, conversation, draft, params)
-    if not (budget.room < LEAST if draft.answered else budget.tight):
-        return None
-    return Shortage(budget, ways_out(host, conversation, draft, params))
-
-
-def measure(
-    host: EngineHost,
-    conversation: Conversation,
-    draft: DraftMessage,
-    params: SamplingParams,
-    dropped: Collection[int] = (),
-) -> TokenBudget:
-    """The budget of what would be asked, without the messages whose ids are ``dropped``. Blocks.
-    Raises RequestError when no model is loaded, or its template refuses the conversation."""
-    path = [m for m in conversation.path_to(draft.parent) if m.id not in dropped]
-    if not draft.empty:
-        text, files = draft.text, draft.attachments
-        asked = Message(
-            -1,
-            conversation.chat.id,
-            draft.parent,
-            Role.USER,
-            text,
-            State.DONE,
-            0.0,
-            attachments=files,
-        )
-        path.append(asked)
-    messages = render(conversation.chat.system, path)
-    engine, tokens = _engine(host), 0
-    if any(message["role"] != "system" for message in messages):
-        plain, template = conversation.plain(host), host.template
-        tools = conversation.tools(host)
-        found = prepared(
-            engine, messages, plain=plain, template=template, params=params, tools=tools
-        )
-        tokens = len(found.ids)
-    return TokenBudget(tokens + draft.answered, params.max_tokens, engine.context)
-
-
-def ways_out(
-    host: EngineHost, conversation: Conversation, draft: DraftMessage, params: SamplingParams
-) -> list[WayOut]:
-    """Ways to make enough room, the gentlest first, without those that do not help. Blocks; raises
-    as ``measure``.
+    """Return the budget where prompt and answer do not fit, and the ways to make enough room, the
+    gentlest first, without those that do not help; else None. A continued answer needs little room.
+    Blocks; raises as ``measure``.
     """
     path = conversation.path_to(draft.parent)
     found: list[WayOut] = []
@@ -164,6 +118,8 @@ def ways_out(
             found.append(WayOut(way, says, after, ids))
 
     now = budget(draft)
+    if not (now.room < LEAST if draft.answered else now.tight):
+        return None
     if LEAST <= now.room < params.max_tokens:
         says = f"allow an answer of {now.room:,} tokens only"
         found.append(WayOut(Way.SHORTER, says, replace(now, max_tokens=now.room)))
@@ -186,7 +142,27 @@ def ways_out(
         offer(Way.DROP_TURNS, f"leave {oldest} out of the prompt", budget(draft, left), left)
     if path and not (len(path) == 1 and draft.empty) and asks:
         offer(Way.NEW_CHAT, "ask in a new chat", budget(replace(asked, parent=None)))
-    return found
+    return Shortage(now, found)
+
+
+def measure(
+    host: EngineHost,
+    conversation: Conversation,
+    draft: DraftMessage,
+    params: SamplingParams,
+    dropped: Collection[int] = (),
+) -> TokenBudget:
+    """The budget of what would be asked, without the messages whose ids are ``dropped``. Blocks.
+    Raises RequestError when no model is loaded, or its template refuses the conversation."""
+    path = [m for m in conversation.path_to(draft.parent) if m.id not in dropped]
+    if not draft.empty:
+        about = (-1, conversation.chat.id, draft.parent, Role.USER, draft.text, State.DONE, 0.0)
+        path.append(Message(*about, attachments=draft.attachments))
+    messages = render(conversation.chat.system, path)
+    engine, tokens = _engine(host), 0
+    if any(message["role"] != "system" for message in messages):
+        tokens = len(prepared(engine, host, conversation, messages, params).ids)
+    return TokenBudget(tokens + draft.answered, params.max_tokens, engine.context)
 
 
 def more_of(host: EngineHost, answer: Message) -> DraftMessage:
@@ -210,22 +186,22 @@ def _turns(path: Sequence[Message]) -> tuple[tuple[int, ...], list[int]]:
 
 def prepared(
     engine: EngineApi,
+    host: EngineHost,
+    conversation: Conversation,
     messages: Sequence[ChatMessage],
-    *,
-    plain: bool,
-    template: str | None,
     params: SamplingParams,
-    tools: Tools | None = None,
 ) -> Prepared:
-    """A conversation as the engine is asked it, however long; ``plain`` is without the template.
-    What was counted last is not tokenized again. Raises RequestError."""
+    """The ``messages`` of a conversation as the engine is asked them, however long. What was
+    counted last is not tokenized again. Raises RequestError."""
+    tools = conversation.tools(host)
     form = params.constraint if tools else None  # which is bound together with the calls
     if form is not None and form.kind != "json_schema":
         raise RequestError("tools go with /schema, not with /choice: end one of them")
     known: Any = engine  # hashable, which the protocol does not say
     called = tools and [tools.functions, tools.required, tools.parallel]
     said = json.dumps([list(messages), called])
-    return _prepared(known, said, plain, template, params.thinking, form)
+    plain = conversation.plain(host)
+    return _prepared(known, said, plain, host.template, params.thinking, form)
 
 
 @lru_cache(_KEPT)

@@ -101,12 +101,11 @@ class Conversation:
 
     def _newest_below(self, id: int) -> int:
         # A message is younger than what it answers, so that the youngest of all is a leaf.
-        newest, open_ = id, [id]
-        while open_:
-            children = self._children.get(open_.pop(), ())
-            open_ += children
-            newest = max(newest, *children) if children else newest
-        return newest
+        below = {id}
+        for message in self.messages:
+            if message.parent in below:
+                below.add(message.id)
+        return max(below)
 
     # What is said
 
@@ -260,17 +259,12 @@ def task_of(messages: Sequence[ChatMessage], *, plain: bool, tools: Tools | None
     if not messages:
         raise RequestError("there is nothing to answer: every message is left out")
     if plain:
-        return Task(turns=(_text(messages),), raw=True)
+        text = ""
+        for message in messages:  # an answer continues where its question ends
+            apart = "\n\n" if text and message["role"] != "assistant" else ""
+            text += f"{apart}{message['content']}"
+        return Task(turns=(text,), raw=True)
     return Task(history=tuple(messages), tools=tools)
-
-
-def _text(messages: Sequence[ChatMessage]) -> str:
-    """Join messages of one role: an answer continues where its question ends."""
-    text = ""
-    for message in messages:
-        apart = "\n\n" if text and message["role"] != "assistant" else ""
-        text += f"{apart}{message['content']}"
-    return text
 
 
 def answered_ids(engine: EngineApi, message: Message, label: str) -> tuple[list[int], bool]:

@@ -126,7 +126,9 @@ def _section(message: Message) -> list[str]:
     when = datetime.fromtimestamp(message.created).strftime("%Y-%m-%d %H:%M")
     if message.role is Role.USER:
         note = " · left out of later prompts" if message.dropped else ""
-        return [f"## You · {when}{note}", _closed(_asked(message))]
+        files = [replace(one, name=markdown(one.name)) for one in message.attachments]
+        # Names are text, and each file has a fence around it.
+        return [f"## You · {when}{note}", _closed(with_attachments(message.text, files))]
     found = [f"## {markdown(message.model or 'Answer')} · {when}"]
     for part in split(message.text):
         said = _quoted(f"Thinking:\n\n{part.text}") if part.thinking else _closed(part.text)
@@ -147,12 +149,6 @@ def _section(message: Message) -> list[str]:
         if figures.prefill_tps is not None:
             notes.append(f"prefill {rate(figures.prefill_tps)}")
     return [*found, f"*{' · '.join(notes)}*"] if notes else found
-
-
-def _asked(message: Message) -> str:
-    """A question with its files. Their names are text, and each of them has a fence around it."""
-    files = [replace(one, name=markdown(one.name)) for one in message.attachments]
-    return with_attachments(message.text, files)
 
 
 def _inert(page: str) -> str:

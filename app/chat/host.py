@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
@@ -36,6 +36,12 @@ _STATS_S = 0.25  # figures that are younger are not asked for again
 _TYPE = re.compile(
     r"[-._]((?:UD-)?(?:I?Q\d\w*|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32))$", re.IGNORECASE
 )
+
+
+def is_url(model: str) -> bool:
+    """Whether a MODEL is one of a server: its address, with #NAME behind it for another model than
+    the first."""
+    return model.startswith(("http://", "https://"))
 
 
 class LoadCancelledError(IngotError):
@@ -88,12 +94,11 @@ class EngineHost:
         self._engine: WorkerEngine | RemoteEngine | None = None
         self._stats: EngineStats | None = None
         self._asked = 0.0  # when figures were last asked for
-        self._asking = False
+        self._asking: Future[EngineStats] | None = None
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="ingot-stats")
         self.choice: LoadChoice | None = None
         self.model: str | None = None
-        self.label = ""  # what answers, for people
-        self._unadapted = ""  # the same without an adapter
+        self._label = ""  # of the model without an adapter
         self.details = ""
         self.quality = ""  # bits per weight and their cost, such as "4.6 bits · KL 0.041"
         self.error: str | None = None
@@ -101,11 +106,7 @@ class EngineHost:
     @property
     def tools(self) -> ToolServers | None:
         """Tool servers whose tools the loaded model may call: a server's model may not."""
-        if self._tools is None or self.model is None:
-            return self._tools
-        from app.chat.remote import is_url
-
-        return None if is_url(self.model) else self._tools
+        return None if self.model is not None and is_url(self.model) else self._tools
 
     @property
     def state(self) -> HostState:
@@ -188,8 +189,6 @@ class EngineHost:
     def _load(
         self, wish: int, model: str, options: ModelOptions, settings: PlanOptions
     ) -> LoadChoice:
-        from app.chat.remote import is_url
-
         if is_url(model):
             return self._connect(wish, model)
         from app.chat.load_settings import applied, remembered
@@ -236,15 +235,14 @@ class EngineHost:
     ) -> LoadChoice:
         """Take a loaded engine. Raises LoadCancelledError where it is not wanted any more."""
         # This also starts the thread, which takes time on a busy machine.
-        stats = self._fetcher.submit(engine.stats).result()
+        self._asking = asking = self._fetcher.submit(engine.stats)
+        stats = asking.result()
         with self._lock:
             if wish == self._wish:
                 self._stats, self._asked = stats, time.monotonic()
-                self.choice, self.model, self.label, self.details = choice, again, label, details
+                self.choice, self.model, self._label, self.details = choice, again, label, details
                 self.quality, self.template = quality, template
-                self._unadapted, self.adapter = label, None
-                if choice.adapters:
-                    self._use(choice.adapters[0].name)
+                self.adapter = choice.adapters[0].name if choice.adapters else None
                 # Last, since those who read take no lock: where there is an engine, it has a name.
                 self._engine = engine
                 self._loads = False
@@ -288,11 +286,12 @@ class EngineHost:
                     if known
                     else "no adapter is loaded: `ingot chat MODEL --adapter FILE` loads one"
                 )
-            self._use(adapter)
+            self.adapter = adapter
 
-    def _use(self, adapter: str | None) -> None:
-        self.adapter = adapter
-        self.label = f"{self._unadapted} + {adapter}" if adapter else self._unadapted
+    @property
+    def label(self) -> str:
+        """Name for people of what answers."""
+        return f"{self._label} + {self.adapter}" if self.adapter else self._label
 
     def used(self) -> tuple[str | None, str]:
         """The adapter that answers, and what answers, for people."""
@@ -314,7 +313,7 @@ class EngineHost:
             engine, self._engine, self._stats = self._engine, None, None
             choice, last, self._last = self.choice, self._last, None
             self.choice = self.model = self.adapter = None
-            self.label = self.details = self.quality = ""
+            self._label = self.details = self.quality = ""
         if engine is not None:
             if self._prefixes is not None and choice is not None and last is not None:
                 self._prefixes.keep(engine, choice.settings, last())
@@ -338,9 +337,8 @@ class EngineHost:
             engine, now = self._engine, time.monotonic()
             if engine is None:
                 return None
-            if not self._asking and now - self._asked >= _STATS_S:
-                self._asking, self._asked = True, now
-                self._fetcher.submit(self._fetch, engine)
+            if (self._asking is None or self._asking.done()) and now - self._asked >= _STATS_S:
+                self._asking, self._asked = self._fetcher.submit(self._fetch, engine), now
             return self._stats
 
     def tokens_read(self) -> int | None:
@@ -355,15 +353,12 @@ class EngineHost:
         stats = self.stats()
         return None if stats is None else max(0, _read(stats) - since)
 
-    def _fetch(self, engine: EngineApi) -> None:
-        stats = None
-        try:
-            stats = engine.stats()
-        finally:
-            with self._lock:
-                self._asking = False
-                if stats is not None and engine is self._engine:
-                    self._stats = stats
+    def _fetch(self, engine: EngineApi) -> EngineStats:
+        stats = engine.stats()
+        with self._lock:
+            if engine is self._engine:
+                self._stats = stats
+        return stats
 
 
 def _again(model: str, options: ModelOptions, choice: LoadChoice) -> str:
@@ -398,10 +393,10 @@ def label_of(file: ModelFile) -> str:
 
 def quality_at(path: Path) -> str:
     """Recorded quality of the model file at ``path``, empty if the file cannot be read."""
-    from app.models.catalog import entry_of, file_quality, quality_text
+    from app.models.catalog import entry_of, quality_text
 
     try:
-        return quality_text(file_quality(entry_of(path)))
+        return quality_text(entry_of(path))
     except (IngotError, OSError) as error:
         log.info("nothing is known of the quality of %s: %s", path, error)
         return ""

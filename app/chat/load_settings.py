@@ -8,7 +8,8 @@ from typing import Any
 from app.chat.templates import read_template
 from app.here import real
 from app.models.planning import LoadChoice
-from app.options import ModelOptions, PlanOptions
+from app.options import FLAGS, ModelOptions, PlanOptions
+from quantize.fromjson import GARBLED, from_json
 from runtimes.backend import MemoryEstimate
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import load_state, save_entry
@@ -32,9 +33,6 @@ class LoadSettings:
     template: str | None = None  # a file, or a known name
 
 
-_FLAGS = {item.name: item for owner in (ModelOptions, PlanOptions) for item in fields(owner)}
-
-
 def known_to(file: ModelFile) -> tuple[str, ...]:
     """The settings that the file's runtime has."""
     own = {"gpu_layers", "kv_type"} - backend_of(file).knows
@@ -45,10 +43,10 @@ def remembered(path: Path) -> LoadSettings:
     """Return the settings that were last used with this file, without fields that this version does
     not accept.
     """
-    kept = load_state(_STATE).get(str(real(path)))
-    texts = {name: str(value) for name, value in kept.items()} if isinstance(kept, dict) else {}
-    good, _ = read(texts, files=False)
-    return good
+    try:
+        return from_json(LoadSettings, load_state(_STATE).get(str(real(path)), {}))
+    except GARBLED:
+        return LoadSettings()
 
 
 def remember(path: Path, settings: LoadSettings) -> None:
@@ -57,11 +55,9 @@ def remember(path: Path, settings: LoadSettings) -> None:
     save_entry(_STATE, str(real(path)), said or None, _AT_MOST)
 
 
-def read(
-    texts: Mapping[str, str], file: ModelFile | None = None, *, files: bool = True
-) -> tuple[LoadSettings, dict[str, str]]:
-    """Parse the form's texts; errors are keyed by field. An empty field is left to the planner.
-    With ``files``, a chat template is read, too, to check that it is one.
+def read(texts: Mapping[str, str], file: ModelFile) -> tuple[LoadSettings, dict[str, str]]:
+    """Parse the form's texts; errors are keyed by field. An empty field is left to the planner. A
+    chat template is read, too, to check that it is one.
     """
     good: dict[str, Any] = {}
     errors: dict[str, str] = {}
@@ -70,7 +66,7 @@ def read(
         if not text:
             continue
         try:
-            if item.name == "template" and files:
+            if item.name == "template":
                 read_template(text)
             good[item.name] = _value(item.name, text, file)
         except RequestError as error:
@@ -78,15 +74,15 @@ def read(
     return LoadSettings(**good), errors
 
 
-def _value(name: str, text: str, file: ModelFile | None) -> int | str:
+def _value(name: str, text: str, file: ModelFile) -> int | str:
     if name == "kv_type":
         kv_pair(text)
         return text
     if name in ("template", "device"):
         return text  # which devices there are, is known to the runtime alone
-    bounds = _FLAGS[name].metadata
+    bounds = FLAGS[name]
     least, most = bounds["min"], bounds.get("max")
-    if name == "context" and file is not None:
+    if name == "context":
         most = file.context_length
     allowed = f"a whole number from {least:,}" + (f" to {most:,}" if most is not None else "")
     try:

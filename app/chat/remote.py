@@ -8,17 +8,17 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
+from quantize.fromjson import GARBLED, from_json
 from runtimes.api import EngineApi
 from runtimes.chat import Message
-from runtimes.engine.metrics import EngineStats, Percentiles
+from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError, WorkerError
 from runtimes.models.modelfile import ModelFile
 from runtimes.request import (
@@ -37,15 +37,17 @@ log = logging.getLogger(__name__)
 KEY = "INGOT_API_KEY"
 _CONNECT_S = 10.0
 _ANSWER_S = 3600.0  # until the next piece: others may be before it
-_SCHEMES = ("http://", "https://")
 _DEFAULTS = SamplingParams()
 _SECONDS = ("queue_s", "prefill_s", "ttft_s", "decode_s", "total_s")
 
 
-def is_url(model: str) -> bool:
-    """Whether a MODEL is one of a server: its address, with #NAME behind it for another model than
-    the first."""
-    return model.startswith(_SCHEMES)
+def _refusing(why: str) -> Callable[..., NoReturn]:
+    """Stand for a method that a server does not offer."""
+
+    def method(*_: object, **__: object) -> NoReturn:
+        raise RequestError(why)
+
+    return method
 
 
 class RemoteEngine(EngineApi):
@@ -54,18 +56,19 @@ class RemoteEngine(EngineApi):
     pid = None
     adapters: frozenset[str] = frozenset()  # a server's are its own
     context = slots = vocab_size = 0
+    encode_continuation = _refusing("a server scores no texts: name a file")
+    load_adapter = unload_adapter = _refusing("a server's adapters are its own")
+    save_session = load_session = _refusing("a server saves what prompts begin with by itself")
 
     def __init__(self, server: _Server, name: str, about: Mapping[str, Any]) -> None:
-        said = _fields_of(ModelFile, about["meta"])
         self._server, self.name = server, name
         self.where = server.netloc  # for people
         self._loaded = str(about.get("parent", name))  # of an alias, or a model with an adapter
-        self._model = ModelFile(path=Path(about["file"]), runtime=about["runtime"], **said)
+        file = {"path": about["file"], "runtime": about["runtime"]}
+        self._model = from_json(ModelFile, about["meta"] | file)
         self.context, self.vocab_size = int(about["context"]), self._model.vocab_size
         self.slots = int(about["slots"])  # shared by all clients of the server
-        # From submit on; without a connection, and with the stream, while connecting.
-        self._running: dict[str, HTTPConnection | Stream] = {}
-        self._cancelled: set[str] = set()
+        self._running: dict[str, _Asked] = {}  # from submit on
         self._lock = threading.Lock()
 
     @property
@@ -94,67 +97,40 @@ class RemoteEngine(EngineApi):
             said["chat_template_kwargs"] = dict(variables)
         return self._tokens(said)
 
-    def encode_continuation(
-        self,
-        context: str | Sequence[Message],
-        continuation: str,
-        variables: Mapping[str, Any] | None = None,
-    ) -> tuple[list[int], int]:
-        """Raises RequestError: a server has no path for it."""
-        raise RequestError("a server scores no texts: name a file")
-
     def submit(self, request: Request) -> Stream:
         """See ``EngineApi.submit``."""
-        stream = Stream(request.id, self.cancel)
+        asked = _Asked(request, Stream(request.id, self.cancel))
         with self._lock:
-            self._running[request.id] = stream
-        asks = threading.Thread(target=self._answer, args=(request, stream), name="ingot-remote")
-        asks.start()
-        return stream
+            self._running[request.id] = asked
+        threading.Thread(target=self._answer, args=(asked,), name="ingot-remote").start()
+        return asked.stream
 
     def cancel(self, request_id: str) -> None:
         """Close the request's connection: the server ends it then. One that has none yet ends at
         once, and is never sent."""
         with self._lock:
-            found = self._running.get(request_id)
-            if isinstance(found, Stream):
+            asked = self._running.get(request_id)
+            if asked is None:
+                return
+            asked.cancelled, connection = True, asked.connection
+            if connection is None:
                 del self._running[request_id]
-            elif found is not None:
-                self._cancelled.add(request_id)
-        if isinstance(found, Stream):
-            found.finish(_nothing(request_id))
-        elif found is not None:
-            _shut(found)
+        if connection is None:
+            asked.finish(FinishReason.CANCELLED)
+        elif connection.sock is not None:
+            with suppress(OSError):  # it was closed already; else who reads it finds the end then
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def stats(self) -> EngineStats:
         """Counters of the server's engine. Raises as ``encode``."""
-        said = dict(self._server.ask("/v1/stats")["models"].get(self._loaded) or {})
+        said = self._server.ask("/v1/stats")["models"].get(self._loaded)
         if not said:
             raise WorkerError(f"{self.where} has unloaded {self.name}")
-        for name in ("ttft_s", "tpot_s"):
-            bins = tuple((end, count) for end, count in said[name].pop("bins"))
-            said[name] = Percentiles(**said[name], bins=bins)
-        return EngineStats(**_fields_of(EngineStats, said))
-
-    def load_adapter(self, name: str, path: Path) -> None:
-        """Raises RequestError, as ``unload_adapter`` does."""
-        raise RequestError("a server's adapters are its own")
-
-    def unload_adapter(self, name: str) -> None:
-        """Raises RequestError."""
-        raise RequestError("a server's adapters are its own")
+        return from_json(EngineStats, said)
 
     def trim(self) -> int:
         """Do nothing, return 0: the cache serves the server's other clients, too."""
         return 0
-
-    def save_session(self, tokens: Sequence[int], path: Path, adapter: str | None = None) -> int:
-        """Raises RequestError: the server saves by itself."""
-        raise RequestError("a server saves what prompts begin with by itself")
-
-    def load_session(self, path: Path, adapter: str | None = None) -> list[int]:
-        """Raises RequestError."""
-        raise RequestError("a server saves what prompts begin with by itself")
 
     def close(self, *, drain: bool = False) -> None:
         """End what was asked; the server runs on."""
@@ -167,46 +143,33 @@ class RemoteEngine(EngineApi):
         ids: list[int] = self._server.ask("/v1/tokenize", {"model": self.name, **body})["tokens"]
         return ids
 
-    def _answer(self, request: Request, stream: Stream) -> None:
-        parts, failed = _Parts(request), None
+    def _answer(self, asked: _Asked) -> None:
+        reason, wrong = None, None
         try:
-            self._read(request, stream, parts)
+            self._read(asked)
         except Exception as error:
-            failed = error
+            reason = FinishReason.CANCELLED if asked.cancelled else FinishReason.ERROR
+            if not asked.cancelled:
+                log.info("a request to %s failed: %s", self.where, error)
+                wrong = str(error) if isinstance(error, IngotError) else self._server.lost(error)
         with self._lock:
-            if self._running.pop(request.id, None) is None:
-                return  # it was cancelled while connecting
-            cancelled = request.id in self._cancelled
-            self._cancelled.discard(request.id)
-        if failed is not None and cancelled:
-            parts.reason = FinishReason.CANCELLED
-        elif failed is not None:
-            log.info("a request to %s failed: %s", self.where, failed)
-            told = str(failed) if isinstance(failed, IngotError) else self._server.lost(failed)
-            parts.reason, parts.error = FinishReason.ERROR, told
-        stream.finish(parts.completion())
+            ours = self._running.pop(asked.request.id, None)
+        if ours is not None:  # else it was cancelled while connecting
+            asked.finish(reason, wrong)
 
-    def _read(self, request: Request, stream: Stream, parts: _Parts) -> None:
-        connection = self._server.connect()
-        with self._lock:
-            ours = request.id in self._running
-            if ours:
-                self._running[request.id] = connection
-        try:
-            if not ours:
-                return
-            for event in self._server.events(
-                "/v1/completions", _body(self.name, request), connection
-            ):
-                chunk = parts.take(event)
-                if chunk is not None:
-                    stream.put(chunk)
-        finally:
-            connection.close()
+    def _read(self, asked: _Asked) -> None:
+        with closing(self._server.connect()) as connection:
+            with self._lock:
+                if asked.cancelled:
+                    return
+                asked.connection = connection
+            body = _body(self.name, asked.request)
+            for event in self._server.events("/v1/completions", body, connection):
+                asked.take(event)
 
 
 def connect(model: str) -> RemoteEngine:
-    """The model of a server that ``model`` names, see ``is_url``; it is loaded there if need be.
+    """The model of a server that ``model`` names (``host.is_url``); it is loaded there if need be.
     INGOT_API_KEY is the key. Blocks.
 
     Raises ModelError for a server that does not answer, is none of Ingot's, or has no such model.
@@ -222,7 +185,7 @@ def connect(model: str) -> RemoteEngine:
         server.ask("/v1/tokenize", {"model": name, "prompt": "."})
         about = server.ask(f"/v1/models/{quote(name)}")
         return RemoteEngine(server, name, about)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (*GARBLED, IndexError) as error:
         raise ModelError(f"{address} is no server of Ingot: {error!r}"[:300]) from error
     except (RequestError, WorkerError) as error:
         raise ModelError(str(error)) from error
@@ -268,14 +231,11 @@ class _Server:
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON of a path, or of what a body that is sent there gets. Raises WorkerError, and
         RequestError for what the server refuses."""
-        connection = self.connect()
-        try:
-            text = self._response(connection, path, body).read()
-        except (OSError, HTTPException) as error:
-            raise WorkerError(self.lost(error)) from error
-        finally:
-            connection.close()
-        return json.loads(text)
+        with closing(self.connect()) as connection:
+            try:
+                return json.loads(self._response(connection, path, body).read())
+            except (OSError, HTTPException) as error:
+                raise WorkerError(self.lost(error)) from error
 
     def _response(
         self, connection: HTTPConnection, path: str, body: dict[str, Any] | None
@@ -288,70 +248,53 @@ class _Server:
         return response
 
 
-class _Parts:
-    """Text, thought and tool calls of an answer so far."""
+class _Asked:
+    """A request, and what has come of its answer."""
 
-    def __init__(self, request: Request) -> None:
-        self._request = request
+    def __init__(self, request: Request, stream: Stream) -> None:
+        self.request, self.stream = request, stream
+        self.connection: HTTPConnection | None = None  # None while connecting
+        self.cancelled = False
         self._text, self._thought, self._ids = "", "", list[int]()
         self._usage = Usage(len(request.prompt), 0)
         self._timings: dict[str, float] = {}
-        self.reason, self.error = FinishReason.ERROR, None  # type: tuple[FinishReason, str | None]
+        self._reason = FinishReason.ERROR
 
-    def take(self, event: dict[str, Any]) -> Chunk | None:
-        """The piece that an event brings. Raises WorkerError for an error."""
+    def take(self, event: dict[str, Any]) -> None:
+        """Put the piece that an event brings into the stream. Raises WorkerError for an error."""
         if "error" in event:
             raise WorkerError(event["error"]["message"])
         if usage := event.get("usage"):
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
             thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens", 0)
-            told = usage["prompt_tokens"], usage["completion_tokens"]
-            self._usage = Usage(*told, cached, thought)
+            counted = usage["prompt_tokens"], usage["completion_tokens"]
+            self._usage = Usage(*counted, cached, thought)
             self._timings = event.get("timings") or {}
         for choice in event["choices"]:
             if choice["finish_reason"] is not None:
-                self.reason = FinishReason(choice["finish_reason"])
+                self._reason = FinishReason(choice["finish_reason"])
             ids, thought = tuple(choice.get("token_ids") or ()), choice.get("reasoning_content", "")
             self._text += choice["text"]
             self._thought += thought
             self._ids += ids
             if thought or choice["text"] or ids:
-                return Chunk(thought or choice["text"], ids, thought=bool(thought))
-        return None
+                self.stream.put(Chunk(thought or choice["text"], ids, thought=bool(thought)))
 
-    def completion(self) -> Completion:
+    def finish(self, reason: FinishReason | None = None, error: str | None = None) -> None:
+        """End the stream, for another reason than the server's if one is given."""
         usage = self._usage
+        seconds: dict[str, Any] = {name: self._timings.get(name) or 0.0 for name in _SECONDS}
         if not usage.completion_tokens:
             usage = replace(usage, completion_tokens=len(self._ids))
-        seconds: dict[str, Any] = {name: self._timings.get(name) or 0.0 for name in _SECONDS}
         timings = Timings(
             **seconds,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
         )
-        return Completion(
-            self._request.id,
-            self._text,
-            tuple(self._ids),
-            self.reason,
-            usage,
-            timings,
-            error=self.error,
-            thought=self._thought or None,
-        )
-
-
-def _fields_of(kind: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that a server has ``said``, of the fields that ``kind`` has in this version."""
-    names = (field.name for field in fields(kind))
-    return {name: said[name] for name in names if name in said}
-
-
-def _nothing(request_id: str) -> Completion:
-    """Completion of a request that was cancelled before it was sent."""
-    timings = Timings(0.0, 0.0, 0.0, 0.0, 0.0, prompt_tokens=0, completion_tokens=0)
-    return Completion(request_id, "", (), FinishReason.CANCELLED, Usage(0, 0), timings)
+        said = self._text, tuple(self._ids), reason or self._reason, usage, timings
+        thought = self._thought or None
+        self.stream.finish(Completion(self.request.id, *said, error=error, thought=thought))
 
 
 _FORMS = {"json_schema": "json", "choices": "choice"}  # as ``structured_outputs`` names them
@@ -391,10 +334,3 @@ def _error(status: int, text: bytes) -> IngotError:
     if status == 401:
         message += f" ({KEY} is the key)"
     return WorkerError(message) if status >= 500 else RequestError(message)
-
-
-def _shut(connection: HTTPConnection) -> None:
-    """From another thread than the one that reads: it finds the end then."""
-    if connection.sock is not None:
-        with suppress(OSError):  # it was closed already
-            connection.sock.shutdown(socket.SHUT_RDWR)

@@ -43,16 +43,6 @@ _BLANK: Mapping[str, Any] = {"optional": None, "word": None, "texts": ()}
 _BY_NAME = {one.name: one for one in FIELDS}
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingTexts:
-    """Parsed form: ``params`` is None while a field is wrong; ``errors`` maps a field's name to the
-    reason.
-    """
-
-    errors: Mapping[str, str]
-    params: SamplingParams | None
-
-
 def field(name: str) -> SamplingField:
     """The field of this name, in any case, with - for _. Raises RequestError naming a near one."""
     wanted = name.lower().replace("-", "_")
@@ -71,13 +61,16 @@ def read_value(name: str, text: str) -> Any:
         value = _value(one, text.strip() if one.kind != "texts" else text)
         SamplingParams(**{one.name: value})
     except (ValueError, RequestError):
-        raise RequestError(f"{one.name} must be {one.range}, not {_short(text)}") from None
+        short = text if len(text) <= 30 else f"{text[:29]}…"
+        raise RequestError(f"{one.name} must be {one.range}, not {short!r}") from None
     return value
 
 
-def read(texts: Mapping[str, str], defaults: Sampling) -> SamplingTexts:
-    """The form as it is typed now. A field that is missing or blank has its default; what may be
-    nothing is then nothing."""
+def read(
+    texts: Mapping[str, str], defaults: Sampling
+) -> tuple[SamplingParams | None, dict[str, str]]:
+    """The form as it is typed now, None while a field is wrong; errors are keyed by field. A field
+    that is missing or blank has its default; what may be nothing is then nothing."""
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for one in FIELDS:
@@ -89,7 +82,7 @@ def read(texts: Mapping[str, str], defaults: Sampling) -> SamplingTexts:
             values[one.name] = read_value(one.name, text)
         except RequestError as error:
             errors[one.name] = str(error)
-    return SamplingTexts(errors, None if errors else defaults.params(**values))
+    return None if errors else defaults.params(**values), errors
 
 
 def texts_of(params: SamplingParams) -> dict[str, str]:
@@ -184,7 +177,3 @@ def parts_of(text: str) -> list[str]:
 def _escaped(text: str) -> str:
     names = {value: name for name, value in _ESCAPES.items()}
     return "".join(f"\\{names[letter]}" if letter in names else letter for letter in text)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 30 else f"{text[:29]}…")

@@ -124,20 +124,18 @@ class Session:
     @property
     def conversation(self) -> Conversation:
         """The chat that is shown, made now if it is none yet. Raises StoreError."""
-        if self.shown is None:
-            self.shown = self._begun()
-            self._drafts[self.shown.chat.id] = self._drafts.pop(None, "")
-        return self.shown
-
-    def _begun(self) -> Conversation:
-        """A new chat: the one that was made for its draft, if there is one."""
-        made = self.kept.take()
+        if self.shown is not None:
+            return self.shown
+        made = self.kept.take()  # for its draft
         if made is None:
-            return Conversation.new(self._store, model=self.host.model, system=self.system)
-        self._store.restore_chat(made)  # who has deleted it and sends goes on with it
-        conversation = Conversation.open(self._store, made)
-        conversation.update(system=self.system)
-        return conversation
+            begun = Conversation.new(self._store, model=self.host.model, system=self.system)
+        else:
+            self._store.restore_chat(made)  # who has deleted it and sends goes on with it
+            begun = Conversation.open(self._store, made)
+            begun.update(system=self.system)
+        self.shown = begun
+        self._drafts[begun.chat.id] = self._drafts.pop(None, "")
+        return begun
 
     @property
     def path(self) -> Sequence[Message]:

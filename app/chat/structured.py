@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.chat.sampling_form import parts_of
-from app.here import at_home, named_text, reason
+from app.here import at_home, given_text
 from app.openai.constraints import constraint_changes, schema_constraint
 from app.openai.validation import InputError
 from runtimes.errors import RequestError
@@ -29,12 +29,10 @@ def constraint_of(kind: str, text: str) -> Constraint | None:
         if kind == "choices":
             choices = [part.strip() for part in parts_of(text) if part.strip()]
             return constraint_changes({"structured_outputs": {"choice": choices}})["constraint"]
-        schema = text if text.startswith("{") else named_text(at_home(text))
+        schema = text if text.startswith("{") else given_text(at_home(text))
         return schema_constraint(schema, "the schema")
     except InputError as error:
         raise RequestError(str(error)) from error
-    except (OSError, ValueError) as error:
-        raise RequestError(f"{text[:200]} cannot be read: {reason(error)}") from error
 
 
 def shown(text: str, *, ended: bool) -> str:

@@ -3,7 +3,7 @@
 A model answers well only in the format that it was trained with; for a base model none is right.
 """
 
-from app.here import at_home, reason
+from app.here import at_home, given_text
 from runtimes.chat import render_chat
 from runtimes.errors import RequestError
 
@@ -43,12 +43,7 @@ def read_template(name: str) -> str:
         raise RequestError(
             f"there is no chat template {name}: no such file; known names are {names}"
         )
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise RequestError(f"{path} is too large for a template")
-        template = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} cannot be read: {reason(error)}") from error
+    template = given_text(path, _MOST_BYTES)
     try:
         text = render_chat(template, [{"role": "user", "content": "Hello"}])
     except RequestError as error:

@@ -7,7 +7,6 @@ it does not, the answer comes all the same, and is complete at the next call.
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +25,6 @@ from app.chat.figures import (
 )
 from app.chat.host import EngineHost
 from app.chat.store.records import AnswerFigures, Message, State
-from app.chat.store.store import ChatStore
 from app.chat.thinking import CLOSES, OPENS, opening, thinks
 from app.openai.tool_parser import ToolParser
 from app.prompts import PromptTooLongError
@@ -36,59 +34,6 @@ from runtimes.errors import IngotError, RequestError
 from runtimes.request import Chunk, Completion, FinishReason, Request, SamplingParams
 
 log = logging.getLogger(__name__)
-
-
-# An answer on its way to the disk, in a thread, so that a slow disk keeps nobody waiting.
-
-
-class AnswerJournal:
-    """Saves one answer of the store. Used by one thread; only making it takes time."""
-
-    def __init__(self, store: ChatStore, id: int) -> None:
-        self._store, self._id = store, id
-        # Its thread is waited for when the program ends: what was begun is written.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ingot-journal")
-        # Starting a thread takes time on a busy machine: now, not later.
-        self._saving: Future[Any] = self._thread.submit(int)
-        self._ending: Future[Message] | None = None
-
-    def save(self, text: str, token_ids: Sequence[int], figures: AnswerFigures) -> str | None:
-        """Save what there is, unless the last saving is still at it. What went wrong with the last
-        one, if something did."""
-        if not self._saving.done():
-            return None
-        error = self._saving.exception()
-        if error is not None and not isinstance(error, IngotError):
-            log.error("saving an answer", exc_info=error)
-        ids, save = tuple(token_ids), self._store.save_answer
-        self._saving = self._thread.submit(save, self._id, text, ids, figures)
-        return None if error is None else str(error)
-
-    def end(self, message: Message) -> None:
-        """Store the answer as it ended, after what is being saved."""
-        self._ended = message
-        self._ending = self._thread.submit(self._store.end_answer, message)
-        self._thread.shutdown(wait=False)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the end is stored, or could not be."""
-        return self._ending is not None and self._ending.done()
-
-    def result(self, timeout: float | None = None) -> tuple[Message, str | None]:
-        """Wait for ``end``: the message as it is stored; if it could not be, as it ended, and what
-        went wrong."""
-        assert self._ending is not None
-        try:
-            return self._ending.result(timeout), None
-        except TimeoutError:
-            said = "the answer is still being stored: the disk or another program is slow"
-        except IngotError as error:
-            said = str(error)
-        except Exception as error:
-            log.exception("storing an answer")
-            said = f"{type(error).__name__}: {error}"
-        return self._ended, said
 
 
 JOURNAL_S = 0.5  # between two savings
@@ -107,16 +52,6 @@ class AnswerProgress:
     warning: str | None = None  # said once: the answer could not be saved, and why
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Start of an answer before this turn: the template's opening, or the answer to continue."""
-
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    figures: AnswerFigures | None = None
-    continuable: bool = True  # its tokens are those of the loaded model
-
-
 class Turn:
     """Made by ``start``, in any thread; then used by one thread, such as the user interface's."""
 
@@ -126,17 +61,17 @@ class Turn:
         engine: EngineApi,
         request: Request,
         message: Message,
-        begun: Begun,
+        known: bool,
         parser: ToolParser | None = None,
     ) -> None:
-        """``message`` streams already; ``parser`` finds the calls of tools in it."""
-        self.message = message
+        """``message`` streams already, with the text that it begins with; ``known``: its tokens are
+        the loaded model's. ``parser`` finds the calls of tools in it."""
+        self.message = self._begun = message
         self.meter = Meter()
         self.conversation, self.prompt_tokens = conversation, len(request.prompt)
         self._engine, self._request = engine, request
-        self._begun = begun
-        self._text, self._ids = begun.text, list(begun.token_ids)
-        self._thinks = thinks(begun.text)  # the text ends within a thought
+        self._text, self._ids, self._known = message.text, list(message.token_ids), known
+        self._thinks = thinks(message.text)  # the text ends within a thought
         self._parser, self._calls = parser, CallReader()
         self._pieces: deque[Chunk] = deque(maxlen=2)
         self._stop_asked = False
@@ -147,7 +82,12 @@ class Turn:
         self._completion: Completion | None = None
         self._last: AnswerProgress | None = None
         self._stream = engine.submit(request)
-        self._journal = AnswerJournal(conversation.store, message.id)
+        # What is on its way to the disk, so that a slow one keeps nobody waiting. The thread is
+        # waited for when the program ends: what was begun is written.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="ingot-journal")
+        # Starting a thread takes time on a busy machine: now, not later.
+        self._saving: Future[Any] = self._disk.submit(int)
+        self._ending: Future[Message] | None = None
 
     @classmethod
     def start(
@@ -176,21 +116,14 @@ class Turn:
                 "answers have a form here, and what goes on in the middle could not keep to it: ask"
                 " again, or end the form first (/schema off)"
             )
-        plain, own = conversation.plain(host), host.template
         adapter, label = host.used()
         messages = conversation.prompt(parent.id)
-        tools = conversation.tools(host)
-        asked = prepared(engine, messages, plain=plain, template=own, params=params, tools=tools)
+        asked = prepared(engine, host, conversation, messages, params)
         ids, thinking, parser = list(asked.ids), asked.thinking, asked.form.parser()
-        wanted = asked.changed(params)
-        if continues is None:
-            template = None if plain else own or engine.model.chat_template
-            begun = Begun(opening(template, asked.form.messages, asked.variables))
-        else:
-            done, generated = answered_ids(engine, continues, label)
+        wanted, known = asked.changed(params), True
+        if continues is not None:
+            done, known = answered_ids(engine, continues, label)
             ids += done
-            known = tuple(done) if generated else ()
-            begun = Begun(continues.text, known, continues.figures, generated)
             if thinking is not None:
                 thinking = replace(thinking, at="thought" if thinks(continues.text) else "answer")
             left = max(0, params.min_tokens - len(done))
@@ -204,13 +137,20 @@ class Turn:
             host.recall(ids)
         if continues is None:
             message = conversation.begin(parent.id, host, label)
+            template = host.template or engine.model.chat_template
+            if conversation.plain(host):
+                template = None
+            begun = opening(template, asked.form.messages, asked.variables)
+            message = replace(message, text=begun)
         else:
             message = conversation.store.resume_answer(continues.id)
             conversation.note(message)
+            if not known:
+                message = replace(message, token_ids=())
         try:
-            turn = cls(conversation, engine, request, message, begun, parser)
+            turn = cls(conversation, engine, request, message, known, parser)
         except IngotError as error:  # the model was closed, or has less room since its process died
-            ended = continues or replace(message, state=State.FAILED, error=str(error))
+            ended = continues or replace(message, text="", state=State.FAILED, error=str(error))
             conversation.note(conversation.store.end_answer(ended))
             raise
         if adapter is None:
@@ -230,7 +170,7 @@ class Turn:
     def due(self) -> bool:
         """Whether ``poll`` would tell of the first piece, of the last one, or that it is stored."""
         if self._completion is not None:
-            return self._last is None and self._journal.ended
+            return self._last is None and self._stored
         return self._stream.done or (self.meter.first is None and self._stream.first_at is not None)
 
     def stop(self) -> None:
@@ -244,7 +184,7 @@ class Turn:
             return replace(self._last, warning=None)
         if self._completion is None:
             self._drain()
-        if self._completion is not None and self._journal.ended:
+        if self._stored:
             self._settle()
         return self._progress()
 
@@ -260,7 +200,7 @@ class Turn:
             self._drain()
         if self._completion is None:
             log.warning("the engine is still in a step; the answer ends without it")
-            self._store(State.STOPPED, self._figures("cancelled"), None)
+            self._store(State.STOPPED, self._live("cancelled"), None)
         self._settle(max(0.2, until - time.monotonic()))
         self._last = self._progress()
         return self.message
@@ -291,7 +231,7 @@ class Turn:
             self._end(completion)
         elif now - self._saved >= JOURNAL_S and self.meter.first is not None:
             self._saved = now
-            self._warn(self._journal.save(self._text, self._kept_ids, self._figures(UNFINISHED)))
+            self._save()
 
     def _again(self, completion: Completion) -> bool:
         """Whether a request that was lost is asked again: nobody has seen a part of its answer."""
@@ -318,7 +258,7 @@ class Turn:
         if state is State.DONE or not self._give_up_half_characters():
             # The pieces have not named tokens without text at the end.
             self._ids = [*self._begun.token_ids, *completion.token_ids]
-        self._store(state, continued(self._begun.figures, figures_of(completion)), error)
+        self._store(state, figures_of(completion), error)
 
     def _give_up_half_characters(self) -> bool:
         """Take back the pieces with a character of which only a part has come, and their tokens:
@@ -338,44 +278,67 @@ class Turn:
     def _kept_ids(self) -> list[int]:
         """None, when the text was begun by a model whose tokens are others, or has ended with
         calls."""
-        return self._ids if self._begun.continuable and not self._calls.calls else []
+        return self._ids if self._known and not self._calls.calls else []
+
+    def _save(self) -> None:
+        """Save what there is, unless the last saving is still at it."""
+        if not self._saving.done():
+            return
+        self._warn(self._saving.exception())
+        figures = continued(self._begun.figures, self._live(UNFINISHED))
+        known = self.message.id, self._text, tuple(self._kept_ids), figures
+        self._saving = self._disk.submit(self.conversation.store.save_answer, *known)
 
     def _store(self, state: State, figures: AnswerFigures, error: str | None) -> None:
         """Begin to store the answer as it ended; until that is done it streams."""
         ids = tuple(self._kept_ids)
         calls = tuple(self._calls.calls) or self.message.calls
         ended = replace(self.message, text=self._text, calls=calls, token_ids=ids, state=state)
-        self._journal.end(replace(ended, figures=figures, error=error))
+        figures = continued(self._begun.figures, figures)
+        self._ended = replace(ended, figures=figures, error=error)
+        self._ending = self._disk.submit(self.conversation.store.end_answer, self._ended)
+        self._disk.shutdown(wait=False)
+
+    @property
+    def _stored(self) -> bool:
+        """Whether the end is stored, or could not be."""
+        return self._ending is not None and self._ending.done()
 
     def _settle(self, timeout: float | None = None) -> None:
         """The answer as it is stored or, if it could not be, as it ended."""
-        self.message, problem = self._journal.result(timeout)
-        self._warn(problem)
+        assert self._ending is not None
+        try:
+            self.message = self._ending.result(timeout)
+        except Exception as error:
+            self._warn(error)
+            self.message = self._ended
         self.conversation.note(self.message)
 
-    def _warn(self, problem: str | None) -> None:
-        if problem is not None and not self._warned:
-            self._warned = True
-            self._warning = f"the answer could not be saved: {problem}"
-            log.warning("%s", self._warning)
+    def _warn(self, error: BaseException | None) -> None:
+        if error is None or self._warned:
+            return
+        self._warned, said = True, str(error)
+        if isinstance(error, TimeoutError):
+            said = "it is still being stored: the disk or another program is slow"
+        elif not isinstance(error, IngotError):
+            said = f"{type(error).__name__}: {error}"
+        self._warning = f"the answer could not be saved: {said}"
+        log.warning("%s", self._warning, exc_info=error)
 
-    def _figures(self, reason: str) -> AnswerFigures:
-        """Figures known while the answer comes."""
+    def _live(self, reason: str) -> AnswerFigures:
+        """Figures of this turn that are known while the answer comes."""
         now = time.monotonic()
         first = self.meter.first or now
-        count, seconds = self.meter.tokens, now - first
-        later = count - self.meter.first_tokens  # than the first piece
-        live = AnswerFigures(
+        return AnswerFigures(
             prompt_tokens=self.prompt_tokens,
             cached_tokens=0,
-            completion_tokens=count,
+            completion_tokens=self.meter.tokens,
             ttft_s=first - self._began,
             prefill_tps=None,
-            decode_tps=later / seconds if later > 0 and seconds > 0 else None,
+            decode_tps=self.meter.rate,
             total_s=now - self._began,
             finish_reason=reason,
         )
-        return continued(self._begun.figures, live)
 
     def _progress(self) -> AnswerProgress:
         warning, self._warning = self._warning, None
@@ -383,16 +346,11 @@ class Turn:
         if not done:
             self.message = replace(self.message, text=self._text, calls=tuple(self._calls.calls))
             self.conversation.note(self.message)
-        tokens, context = self.meter.tokens, self._engine.context
-        decode = self.meter.rate
-        ttft = self.meter.first - self._began if self.meter.first is not None else None
-        if self._completion is not None:
-            known = figures_of(self._completion)
-            tokens, decode = known.completion_tokens, known.decode_tps
-            ttft = known.ttft_s if tokens else None
+        now = figures_of(self._completion) if self._completion else self._live(UNFINISHED)
+        tokens, context = now.completion_tokens, self._engine.context
         figures = StatusFigures(
-            decode_tps=decode,
-            ttft_s=ttft,
+            decode_tps=now.decode_tps,
+            ttft_s=now.ttft_s if tokens else None,
             used=min(self.prompt_tokens + tokens, context),
             context=context,
         )

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperArgument, TyperOption
 
-from app.options import MODEL_HELP, REPRODUCIBLE_HELP, SamplingOptions, argument, option
+from app.options import MODEL_HELP, REPRODUCIBLE_HELP, SamplingOptions, argument, option, parts
 from runtimes.errors import RequestError
 
 MODEL = argument(MODEL_HELP, metavar="MODEL")
@@ -86,15 +86,10 @@ def _flag(name: str, hint: Any, field: Any, panel: str | None = None) -> inspect
     )
 
 
-def parts(values: list[str] | None) -> list[str]:
-    """The parts of a repeatable option that commas may separate."""
-    return [part.strip() for value in values or () for part in value.split(",")]
-
-
 def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
     def callback(value: Any) -> Any:
         try:
-            for one in parts(value) if isinstance(value, list) else [value]:
+            for one in parts(*value) if isinstance(value, list) else [value]:
                 if one is not None:
                     check(one)
         except RequestError as error:

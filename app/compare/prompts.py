@@ -35,7 +35,7 @@ from app.compare.answers import PROBE, Told, equal_from_start
 from app.compare.results import FileResult, PromptResult, Results, Unit, middle, pair_of
 from app.exitcodes import ExitCode
 from app.here import here, real, whole
-from app.models.catalog import ModelEntry, entry_of, file_quality
+from app.models.catalog import ModelEntry, entry_of, with_bits
 from app.models.library import model_file
 from app.openai.answer import Answer
 from app.options import ModelOptions, SamplingOptions
@@ -238,11 +238,16 @@ def _row(
 def _file(
     entry: ModelEntry, label: str, model: ModelFile, number: int, rows: Sequence[PromptResult]
 ) -> FileResult:
-    quality = file_quality(entry)
+    entry = with_bits(entry)
     good = [one for row in rows if (one := row.answers[number]).error is None]
     marked = any(row.expected for row in rows)
     return FileResult(
-        *(label, str(entry.path), model.runtime, quality.bytes, quality.bits, quality.kl),
+        label=label,
+        file=str(entry.path),
+        runtime=model.runtime,
+        bytes=entry.bytes,
+        bits_per_weight=entry.bits_per_weight,
+        kl=entry.fidelity.kl_mean if entry.fidelity else None,
         answered=len(good),
         failed=len(rows) - len(good),
         right=sum(one.right is True for one in good) if marked else None,

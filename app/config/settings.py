@@ -40,6 +40,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
@@ -53,7 +54,7 @@ from typing import (
     get_type_hints,
 )
 
-from app.options import ModelOptions, PlanOptions
+from app.options import FLAGS, ModelOptions, PlanOptions
 from runtimes.errors import IngotError, RequestError
 from runtimes.paths import config_dir
 from runtimes.settings import MOST_SLOTS, MOST_THREADS
@@ -280,21 +281,13 @@ _BOUNDS = {
     "mcp.seconds": (1, 3600),
     "mcp.kib": (1, 1024),
     f"{_MODEL}slots": (1, MOST_SLOTS),
-    **{
-        _MODEL + item.name: (item.metadata.get("min"), item.metadata.get("max"))
-        for owner in (ModelOptions, PlanOptions)
-        for item in fields(owner)
-    },
 }
-_CHECKS = {
-    _MODEL + item.name: item.metadata["check"]
-    for owner in (ModelOptions, PlanOptions)
-    for item in fields(owner)
-    if "check" in item.metadata
-}
-_model = re.compile(r"(models)\.(.+)\.(\w+)")
-_server = re.compile(r"(mcp\.servers)\.(.+?)\.(\w+|(?:env|headers)\..+)")
-_preset = re.compile(r"(presets)\.(.+?)\.(system|sampling\.\w+)")
+# Table, name of the user's, and what is below it.
+_BY_NAME = (
+    re.compile(r"(presets)\.(.+?)\.(system|sampling\.\w+)"),
+    re.compile(r"(models)\.(.+)\.(\w+)"),
+    re.compile(r"(mcp\.servers)\.(.+?)\.(\w+|(?:env|headers)\..+)"),
+)
 _BOOLEANS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -303,12 +296,10 @@ _BOOLEANS = {
 
 def parts_of(key: str) -> tuple[str, ...]:
     """The tables of a TOML file that lead to ``key``, and its name in the last."""
-    if match := _preset.fullmatch(key) or _model.fullmatch(key):
-        table, name, inner = match.groups()
-        return (table, name, *inner.split("."))
-    if match := _server.fullmatch(key):
-        table, name, inner = match.groups()
-        return (*table.split("."), name, *inner.split(".", 1))
+    for pattern in _BY_NAME:
+        if match := pattern.fullmatch(key):
+            table, name, inner = match.groups()
+            return (*table.split("."), name, *inner.split(".", 1))
     first, _, rest = key.partition(".")
     return (first, rest) if rest else (first,)
 
@@ -341,7 +332,8 @@ def check(key: str, value: Any) -> Any:
         good = str(value)
     if not _is(plain, good):
         raise ConfigError(f"{key} must be {_expected(plain)}, not {value!r}")
-    least, most = _BOUNDS.get(setting, (None, None))
+    flag = FLAGS.get(setting.removeprefix(_MODEL), {})
+    least, most = _BOUNDS.get(setting, (flag.get("min"), flag.get("max")))
     if least is not None and good < least:
         raise ConfigError(f"{key} must be at least {least}, not {value!r}")
     if most is not None and good > most:
@@ -350,8 +342,8 @@ def check(key: str, value: Any) -> Any:
     try:
         if table == "sampling":
             Sampling().params(**{name: good})
-        elif (own := _CHECKS.get(setting)) is not None:
-            own(good)
+        elif "check" in flag:
+            flag["check"](good)
     except RequestError as error:
         raise ConfigError(f"{key}: {error}") from error
     return good
@@ -412,10 +404,8 @@ def _expected(hint: Any) -> str:
 
 def _number(text: str) -> int | float | str:
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             return number(text)
-        except ValueError:
-            continue
     return text
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -252,40 +253,19 @@ _LEAST_KL = 0.0001  # of what four places can say
 # What a file stores for a weight, and how far that has moved it from the original.
 
 
-@dataclass(frozen=True, slots=True)
-class FileQuality:
-    """Size and quality of a file; None for what is not known."""
-
-    bytes: int | None = None
-    bits: float | None = None  # a weight, scales included, as the file really stores them
-    kl: float | None = None  # nats from the original, the mean over the tokens of a text
-    accuracy: float | None = None  # the share of right answers on tasks (0 to 1)
-
-
-def file_quality(entry: ModelEntry) -> FileQuality:
-    """Return what the manifest measured of this very file, else what its header says.
+def with_bits(entry: ModelEntry) -> ModelEntry:
+    """``entry`` with what its file stores for a weight, by the manifest or the file's header; of a
+    broken one, without what the manifest says of another file than it is now.
 
     Reading the header of a GGUF file with a large vocabulary takes up to half a second.
     """
-    if entry.broken:  # what the manifest says is of another file than this one is now
+    if entry.broken:
         entry = replace(entry, bytes=None, fidelity=None, quality=None, bits_per_weight=None)
-    fidelity, quality, bits = entry.fidelity, entry.quality, entry.bits_per_weight
-    if bits is None and entry.format == "gguf":
-        try:
+    if entry.bits_per_weight is None and entry.format == "gguf":
+        with suppress(ModelError, OSError):  # damaged, or without tensors
             bits = _bits(entry.path, entry.path.stat().st_mtime_ns)
-        except (ModelError, OSError):  # damaged, or without tensors
-            bits = None
-    return FileQuality(
-        bytes=entry.bytes,
-        bits=bits,
-        kl=fidelity.kl_mean if fidelity else None,
-        accuracy=quality.task_accuracy if quality else None,
-    )
-
-
-def with_bits(entry: ModelEntry) -> ModelEntry:
-    """``entry`` with what its file stores for a weight; see ``file_quality``."""
-    return replace(entry, bits_per_weight=file_quality(entry).bits)
+            entry = replace(entry, bits_per_weight=bits)
+    return entry
 
 
 @lru_cache(maxsize=256)
@@ -294,13 +274,15 @@ def _bits(path: Path, changed: int) -> float:
     return gguf_bits(read_parts(path)[0])
 
 
-def quality_text(found: FileQuality) -> str:
-    """Bits and quality, as in "4.6 bits · KL 0.041"; unknown figures are left out."""
-    parts = [f"{found.bits:.1f} bits"] if found.bits is not None else []
-    if found.kl is not None:
-        parts.append(kl_text(found.kl))
-    elif found.accuracy is not None:
-        parts.append(f"{found.accuracy:.0%} of tasks")
+def quality_text(entry: ModelEntry) -> str:
+    """Bits and quality, as in "4.6 bits · KL 0.041"; unknown figures are left out. Reads as
+    ``with_bits``."""
+    entry = with_bits(entry)
+    parts = [f"{entry.bits_per_weight:.1f} bits"] if entry.bits_per_weight is not None else []
+    if entry.fidelity is not None:
+        parts.append(kl_text(entry.fidelity.kl_mean))
+    elif entry.quality is not None:
+        parts.append(f"{entry.quality.task_accuracy:.0%} of tasks")
     return " · ".join(parts)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
-from functools import lru_cache
-from operator import attrgetter
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -91,30 +90,29 @@ def quick() -> Hub:
     return Hub(Patience(attempts=2))
 
 
-def search(query: Query, hub: Hub | None = None) -> Iterator[Found]:
+def search(query: Query) -> Iterator[Found]:
     """The repositories, best first, each once. Pages are asked for when they are needed.
 
     Raises HubError, from the iterator too.
     """
-    hub, seen = hub or quick(), set[str]()
-    kinds = query.formats or (None,)
-    rank = _updated if query.sort == "updated" else attrgetter(query.sort)
-    found = heapq.merge(*(_listed(query, kind, hub) for kind in kinds), key=rank, reverse=True)
-    for one in found:
+    seen = set[str]()
+    listed = [_listed(query, kind) for kind in query.formats or (None,)]
+    for one in heapq.merge(*listed, key=lambda one: _rank(one, query.sort), reverse=True):
         size = (one.parameters or 0) * FEW_BITS / 8
-        if one.repo in seen or (query.largest and size > query.largest):
-            continue
-        seen.add(one.repo)
-        yield one
+        if one.repo not in seen and size <= (query.largest or math.inf):
+            seen.add(one.repo)
+            yield one
 
 
-def _updated(found: Found) -> datetime:
-    return (found.updated or datetime.min).replace(tzinfo=None)
+def _rank(found: Found, sort: Sort) -> float:
+    if sort == "updated":
+        return found.updated.timestamp() if found.updated else 0.0
+    return found.downloads if sort == "downloads" else found.likes
 
 
-def look_up(name: HubName, hub: Hub | None = None) -> Found:
+def look_up(name: HubName) -> Found:
     """Look one repository up. Raises HubError or UsageError."""
-    hub = hub or quick()
+    hub = quick()
 
     def ask() -> Found:
         said, _ = hub.answer(f"/api/models/{name.repo}", {"expand": _EXPAND})
@@ -124,35 +122,30 @@ def look_up(name: HubName, hub: Hub | None = None) -> Found:
     return hub.patiently(ask, name, Reporter())
 
 
-def _listed(query: Query, kind: str | None, hub: Hub) -> Iterator[Found]:
+def _listed(query: Query, kind: str | None) -> Iterator[Found]:
     """List the models of one format, page by page."""
-    tags = [tag for tag in (kind, _CHAT if query.instruct else None) if tag]
+    tags = [tag for tag in (kind, query.instruct and _CHAT) if tag]
     sort = _THEIRS.get(query.sort, query.sort)
     asked: dict[str, Any] = {"sort": sort, "limit": _PAGE, "expand": _EXPAND}
     asked |= {"filter": tags} if tags else {}
     asked |= {"search": query.words} if query.words else {}
     for _ in range(_PAGES):
-        items, asked = _page(asked, hub)
-        for item in items:
-            with _understood():
-                one = _found(item)
-                known = parse_hub_name(one.repo)
-            if known is not None:  # else nothing can be pulled by it
-                yield one
+        page, asked = _page(asked)
+        yield from (one for one in page if parse_hub_name(one.repo))  # others cannot be pulled
         if not asked:
             return
 
 
-def _page(asked: dict[str, Any], hub: Hub) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _page(asked: dict[str, Any]) -> tuple[list[Found], dict[str, Any]]:
     """A page, and what to ask for the next one; empty after the last."""
     import httpx2
 
+    hub = quick()
     said, links = hub.patiently(lambda: hub.answer("/api/models", asked), None, Reporter())
     with _understood():
-        items = [dict(item) for item in said]
         # A mirror may name the original hub here: only what it asks is taken over.
         params = httpx2.URL(links.get("next", {}).get("url") or "").params
-    return items, {key: params.get_list(key) for key in params}
+        return [_found(dict(item)) for item in said], {key: params.get_list(key) for key in params}
 
 
 @contextmanager
@@ -206,12 +199,8 @@ MARGIN = 0.25  # of a build's bytes, for all but the weights, where its header i
 _COMFORT = 0.8  # of the free memory; more is tight
 
 
-class Verdict(StrEnum):
-    """Whether a build can be loaded into the memory that is free."""
-
-    FITS = "fits"
-    TIGHT = "tight"
-    TOO_BIG = "too big"
+# Whether a build can be loaded into the memory that is free.
+Verdict = Literal["fits", "tight", "too big"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +214,8 @@ class Need:
     def verdict(self, free: int) -> Verdict:
         """Compare with ``free`` bytes."""
         if self.bytes > free:
-            return Verdict.TOO_BIG
-        return Verdict.TIGHT if self.bytes > _COMFORT * free else Verdict.FITS
+            return "too big"
+        return "tight" if self.bytes > _COMFORT * free else "fits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,14 +240,13 @@ class Contents:
     builds: tuple[RemoteBuild, ...]  # the smallest first
     projectors: tuple[RemoteFile, ...]  # image encoders (mmproj), which are not used here
     originals: int  # bytes of safetensors, which `quantize` could take
-    file: ModelFile | None  # what the header of one of the builds says
     mixture: bool = False  # of experts: a token reads a part of the weights
 
 
-def contents(name: HubName, hub: Hub) -> Contents:
+def contents(name: HubName) -> Contents:
     """Look at a repository by two requests, or three with a GGUF file. Raises HubError or
     UsageError."""
-    repo = Repository(name, Reporter(), hub)
+    repo = Repository(name, Reporter(), quick())
     found = look(repo)
     file, mixture = _header(repo, found)
     model, folder = library.read(found.listing.repo), waiting(found.listing.repo)
@@ -273,7 +261,6 @@ def contents(name: HubName, hub: Hub) -> Contents:
         tuple(sorted(builds, key=lambda build: build.kept.size)),
         tuple(one for one in rest if is_projector(one.path)),
         sum(one.bytes for one in rest if one.path.endswith(".safetensors")),
-        file,
         mixture,
     )
 
@@ -315,9 +302,9 @@ def _need(kept: Kept, file: ModelFile | None) -> Need:
 
 
 _VERDICTS = {
-    Verdict.FITS: "it fits",
-    Verdict.TIGHT: "it fits, without room for much else",
-    Verdict.TOO_BIG: "it does not fit",
+    "fits": "it fits",
+    "tight": "it fits, without room for much else",
+    "too big": "it does not fit",
 }
 
 
@@ -401,15 +388,7 @@ _LOSSLESS = 9.0  # bits a weight: above, files are larger and not better
 _GOOD = 4.0  # bits a weight, below which quality falls quickly
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """The build to take, and why in one line."""
-
-    build: RemoteBuild
-    why: str
-
-
-@lru_cache(maxsize=1)
+@cache
 def bandwidth() -> float:
     """Bytes a second that this machine reads from memory; takes half a second the first time."""
     from runtimes.machine.cpu import available_cores
@@ -420,14 +399,14 @@ def bandwidth() -> float:
 
 def advise(
     found: Contents, parameters: int | None, free: int, bandwidth: float | None
-) -> Advice | None:
-    """The largest build that fits with room and answers faster than one reads; None when nothing
-    fits. A token of a dense model needs each byte of it once, so ``bandwidth``, in bytes a second,
-    bounds its speed."""
+) -> tuple[RemoteBuild, str] | None:
+    """The build to take, the largest that fits with room and answers faster than one reads, and why
+    in one line; None when nothing fits. A token of a dense model needs each byte of it once, so
+    ``bandwidth``, in bytes a second, bounds its speed."""
     usable = {one.format for one in backends() if find_installed(one.name)}
     there = [build for build in found.builds if build.kept.kind in usable]
-    room = [one for one in there if one.need.verdict(free) is Verdict.FITS]
-    fitting = room or [one for one in there if one.need.verdict(free) is Verdict.TIGHT][:1]
+    room = [one for one in there if one.need.verdict(free) == "fits"]
+    fitting = room or [one for one in there if one.need.verdict(free) == "tight"][:1]
     useful = [b for b in fitting if (b.bits(parameters) or 0) < _LOSSLESS] or fitting[:1]
     if not useful:
         return None
@@ -436,7 +415,7 @@ def advise(
     if len(useful) < len(fitting):
         why = "the largest below 16 bits, which would be no better" if room else why
     if bandwidth is None or found.mixture:
-        return Advice(best, f"{best.kept.label}: {why}")
+        return best, f"{best.kept.label}: {why}"
     quick = [one for one in useful if bandwidth / one.kept.size >= _READING]
     if quick and quick[-1] is not best:
         best, why = quick[-1], "the largest that fits and keeps up with reading"
@@ -444,4 +423,4 @@ def advise(
         good = [one for one in useful if (one.bits(parameters) or _GOOD) >= _GOOD]
         best, why = (good or useful[-1:])[0], "the quickest of good quality, and still slow here"
     speed = f"; at most {rate(bandwidth / best.kept.size)} (memory bandwidth)"
-    return Advice(best, f"{best.kept.label}: {why}" + speed)
+    return best, f"{best.kept.label}: {why}{speed}"

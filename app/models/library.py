@@ -184,8 +184,6 @@ def find(text: str) -> tuple[Model, Kept | None] | None:
     if len(found) > 1:
         raise RequestError(f"{name} may be {' and '.join(found)}; give the whole name")
     model = read(found[0])
-    if what and not model.builds:
-        raise RequestError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
     return model, pick(model.builds, what, model.repo) if what else None
 
 
@@ -209,8 +207,6 @@ def locate(text: str) -> str:
     if build is None:
         if (model.folder / MANIFEST).is_file() and len(model.builds) > 1:
             return str(model.folder)
-        if not model.builds:
-            raise ModelError(f"{model.repo} holds nothing whole; `ingot pull {model.repo}` again")
         build = pick(model.builds, None, model.repo)
     if not model.is_whole(build):
         raise ModelError(
@@ -232,27 +228,25 @@ def remove(model: Model, build: Kept | None = None) -> None:
             folder.parent.rmdir()
         return
     with changing(model.repo) as model:
-        _remove(model, build, folder)
-
-
-def _remove(model: Model, build: Kept, folder: Path) -> None:
-    left = model.without(build)
-    shared = {name for other in left.builds for name in other.bytes}
-    gone = [inside(folder, one, _LIBRARY, RequestError) for one in build.bytes.keys() - shared]
-    write(left)
-    with contextlib.suppress(ModelError):  # none, or a damaged one
-        write_manifest(folder, load_manifest(folder).without(build.label))
-    for path in gone:
-        path.unlink(missing_ok=True)
-    main = inside(folder, build.main, _LIBRARY, RequestError)
-    if main.is_dir() and not any(main.iterdir()):
-        main.rmdir()
+        left = model.without(build)
+        shared = {name for other in left.builds for name in other.bytes}
+        gone = [inside(folder, one, _LIBRARY, RequestError) for one in build.bytes.keys() - shared]
+        write(left)
+        with contextlib.suppress(ModelError):  # none, or a damaged one
+            write_manifest(folder, load_manifest(folder).without(build.label))
+        for path in gone:
+            path.unlink(missing_ok=True)
+        main = inside(folder, build.main, _LIBRARY, RequestError)
+        if main.is_dir() and not any(main.iterdir()):
+            main.rmdir()
 
 
 def pick(builds: Sequence[Kept], what: str | None, name: str) -> Kept:
     """The build that ``what`` names: by label, by path, or by a path's last part; without it the
-    only one. Raises RequestError that lists what there is."""
-    wide = max((len(build.label) for build in builds), default=0)
+    only one. Raises RequestError that lists what there is, or ModelError where there is nothing."""
+    if not builds:
+        raise ModelError(f"{name} holds nothing whole; `ingot pull {name}` again")
+    wide = max(len(build.label) for build in builds)
     listing = "\n".join(f"  {b.label:<{wide}}  {human(b.size):>7}  {b.main}" for b in builds)
     if what is None:
         if len(builds) == 1:
@@ -376,24 +370,18 @@ _RECENT = "recent"
 _AT_MOST = 20
 
 
-def note_used(model: str | Path) -> None:
-    """Put ``model`` first, if it is on disk; a name in the library is listed anyway."""
-    path = Path(model)
-    if not path.exists():
+def note_loaded(file: Path) -> None:
+    """Put a file that was loaded first, or the folder of files that it belongs to; what is in the
+    library is listed anyway."""
+    if file.resolve().is_relative_to(library_dir().resolve()):
         return
-    used = str(path.resolve())
+    used = str((file.parent if (file.parent / MANIFEST).is_file() else file).resolve())
 
     def first(kept: Mapping[str, object]) -> dict[str, object]:
         return {"models": [*dict.fromkeys((used, *_recent(kept)))][:_AT_MOST]}
 
     if _recent(load_state(_RECENT))[:1] != [used]:
         change_state(_RECENT, first)
-
-
-def note_loaded(file: Path) -> None:
-    """Remember a file that was loaded, or the folder of files that it belongs to."""
-    if not file.resolve().is_relative_to(library_dir().resolve()):
-        note_used(file.parent if (file.parent / MANIFEST).is_file() else file)
 
 
 def recently_used() -> list[Path]:

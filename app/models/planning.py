@@ -42,6 +42,10 @@ class PlanFiles:
     bits: tuple[int, ...]  # their widths
     left: tuple[int, ...] = ()  # the other widths in the folder
 
+    def chosen(self, plan: Plan) -> ModelFile:
+        """The file that ``plan`` takes."""
+        return next(model for model in self.models if str(model.path) == plan.path)
+
 
 def plan_files(model: str, options: ModelOptions, bits: Bits | None) -> PlanFiles:
     """The files of one bit width: ``bits``, or 4, or the least that the folder has.
@@ -236,22 +240,19 @@ def as_text(plan: Plan, files: PlanFiles, task: PlanTask, *, remembered: bool) -
     """Choice, reasons, alternatives and the memory table."""
     chosen = plan.settings
     knows_kv = "kv_type" in backend(plan.runtime).knows
-    more = [f"keys and values {chosen.kv_type if knows_kv else 'as the graph has them'}"]
-    if chosen.unified_kv:
-        more.append("one cache for all slots")
-    if chosen.gpu_layers:
-        more.append(f"{chosen.gpu_layers} layers on the GPU (-1: all)")
-    if chosen.device != "auto":
-        more.append(f"on {chosen.device}")
-    if chosen.device_sampling:
-        more.append("likeliest tokens found on the device")
-    model = next(model for model in files.models if str(model.path) == plan.path)
-    more_memory = checkpoint_words(estimate(model, chosen), task.free)
+    more = {
+        f"keys and values {chosen.kv_type if knows_kv else 'as the graph has them'}": True,
+        "one cache for all slots": chosen.unified_kv,
+        f"{chosen.gpu_layers} layers on the GPU (-1: all)": chosen.gpu_layers,
+        f"on {chosen.device}": chosen.device != "auto",
+        "likeliest tokens found on the device": chosen.device_sampling,
+    }
+    more_memory = checkpoint_words(estimate(files.chosen(plan), chosen), task.free)
     lines = [
         f"{plan.workload}, {plan.profile}: {plan.name} on {plan.runtime}",
         f"  {chosen.slots} slot{'s' if chosen.slots > 1 else ''} x {chosen.context:,} tokens, "
         f"{chosen.threads} thread{'s' if chosen.threads != 1 else ''}, steps of up to "
-        f"{chosen.batch} tokens, {', '.join(more)}",
+        f"{chosen.batch} tokens, {', '.join(text for text, holds in more.items() if holds)}",
         f"  {gib(plan.memory)} of memory, {gib(task.free)} are free",
         *((f"  {more_memory}",) if more_memory else ()),
         f"  speeds behind {_depth(plan)}",
@@ -345,7 +346,7 @@ def _memory_table(plan: Plan, files: PlanFiles, task: PlanTask) -> list[list[str
 
 def _memory(plan: Plan, files: PlanFiles) -> dict[int, dict[int, dict[str, int]]]:
     """The parts of the memory by slots and context."""
-    model = next(model for model in files.models if str(model.path) == plan.path)
+    model = files.chosen(plan)
     most = model.context_length
     contexts = {plan.settings.context or most, most, *(c for c in _CONTEXTS if c < most)}
     return {
@@ -358,18 +359,16 @@ def _memory(plan: Plan, files: PlanFiles) -> dict[int, dict[int, dict[str, int]]
 
 
 def _title(a: Alternative) -> str:
-    parts, settings = [a.file], a.settings
-    if settings.unified_kv:
-        parts.append("unified")
-    if settings.kv_type != "f16":
-        parts.append(settings.kv_type)
-    if layers := settings.gpu_layers:
-        parts.append("GPU" if layers < 0 else f"{layers} layers on the GPU")
-    if settings.device != "auto":
-        parts.append(f"on {settings.device}")
-    if settings.device_sampling:
-        parts.append("device sampling")
-    return " ".join(parts)
+    settings, layers = a.settings, a.settings.gpu_layers
+    parts = {
+        a.file: True,
+        "unified": settings.unified_kv,
+        settings.kv_type: settings.kv_type != "f16",
+        "GPU" if layers < 0 else f"{layers} layers on the GPU": layers,
+        f"on {settings.device}": settings.device != "auto",
+        "device sampling": settings.device_sampling,
+    }
+    return " ".join(text for text, holds in parts.items() if holds)
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -107,8 +107,9 @@ class SavedPrefixes:
         if known is None:
             return
         with self._lock:
-            fits = [(common_prefix(one.tokens, ids), at) for at, one in known.saved.items()]
-            common, path = max(fits, key=lambda item: item[0], default=(0, self.folder))
+            fits = {at: common_prefix(one.tokens, ids) for at, one in known.saved.items()}
+            path = max(fits, key=fits.__getitem__, default=self.folder)
+            common = fits.get(path, 0)
             if common < LEAST_TOKENS:
                 return
             best = known.saved[path]
@@ -120,7 +121,10 @@ class SavedPrefixes:
             log.info("%s: %d tokens of a prompt were on disk", engine.model.name, common)
         except IngotError as error:
             log.info("%s is not used: %s", path, error)
-            self._drop(known, path, remove=isinstance(error, ModelError))
+            with self._lock:
+                known.saved.pop(path, None)
+            if isinstance(error, ModelError):
+                _remove(path)
         with suppress(OSError):  # it is gone, or nothing ever goes: the folder is read-only
             os.utime(path)
 
@@ -190,8 +194,7 @@ class SavedPrefixes:
         for status, path in sorted(files, key=lambda item: -item[0].st_mtime):
             room -= status.st_size
             if room < 0 or status.st_mtime < oldest:
-                with suppress(OSError):
-                    path.unlink()
+                _remove(path)
 
     def _save(
         self, engine: EngineApi, settings: RunnerSettings, known: _Known, tokens: list[int]
@@ -224,16 +227,10 @@ class SavedPrefixes:
                 if at != path and _begins(one.tokens, tokens) and len(tokens) < 2 * len(one.tokens)
             ]
             known.saved[path] = _Saved(tokens[:kept], {engine.pid})
-        for at in grown:
-            self._drop(known, at)
+            for at in grown:
+                del known.saved[at]
+                _remove(at)
         self.prune()
-
-    def _drop(self, known: _Known, path: Path, *, remove: bool = True) -> None:
-        with self._lock:
-            known.saved.pop(path, None)
-        if remove:
-            with suppress(OSError):
-                path.unlink()
 
     def _of(
         self, engine: EngineApi, settings: RunnerSettings, adapter: AdapterFile | None = None
@@ -281,12 +278,16 @@ class SavedPrefixes:
                     new[path] = _Saved(session_tokens(path))
             except (ModelError, OSError) as error:
                 log.info("%s is not used: %s", path, error)
-                with suppress(OSError):
-                    path.unlink()
+                _remove(path)
         with self._lock:
             for path in before - found:
                 known.saved.pop(path, None)
             known.saved = new | known.saved
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 NONE_SAVED = SavedPrefixes(Path(), 0)

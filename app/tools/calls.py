@@ -128,12 +128,9 @@ def call_messages(calls: Sequence[ToolCall]) -> tuple[list[dict[str, Any]], list
 
 
 def _told(call: ToolCall) -> str:
-    match call.state:
-        case CallState.DONE:
-            return call.result
-        case CallState.FAILED:
-            return f"Error: {call.result}"
-        case CallState.REFUSED:
-            return f"This call was not made: {call.result}."
-        case _:
-            return "This call was interrupted: it has no result."
+    words = {
+        CallState.DONE: call.result,
+        CallState.FAILED: f"Error: {call.result}",
+        CallState.REFUSED: f"This call was not made: {call.result}.",
+    }
+    return words.get(call.state, "This call was interrupted: it has no result.")

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from app.config.settings import ServerSettings, ToolSettings
@@ -63,7 +64,6 @@ class ToolServers:
         self._lock = threading.Lock()
         # In the loop's thread alone.
         self._connections: dict[str, _Connection] = {}
-        self._running: set[asyncio.Task[None]] = set()  # of all connections that have not ended
         self._opening: dict[str, asyncio.Lock] = {}
         self._offered: dict[str, OfferedTool] = {}  # by functions' names; replaced, not changed
 
@@ -89,7 +89,8 @@ class ToolServers:
         Raises RequestError where the package `mcp` is missing."""
         if not names:
             return {}
-        _require_package()
+        if find_spec("mcp") is None:
+            raise RequestError("tools need the package mcp: `pip install 'ingot[mcp]'`")
         return self._run(self._open(names)).result()
 
     @property
@@ -111,14 +112,11 @@ class ToolServers:
         found = self._offered.get(function)
         return found.server if found else ""
 
-    def most(self, context: int) -> int:
-        """Bytes of a result that are kept: about half of a context of so many tokens at most, since
-        a token has four bytes or so."""
-        return min(self.settings.kib * 1024, 2 * context)
-
-    def call(self, call: ToolCall, most: int) -> Future[ToolCall]:
-        """Make a call, of whose result at most ``most`` bytes are kept; the future has the call
-        with its outcome. Cancelling it cancels the call."""
+    def call(self, call: ToolCall, context: int) -> Future[ToolCall]:
+        """Make a call, whose result may take about half of a model's ``context``, as a token has
+        four bytes or so; the future has the call with its outcome. Cancelling it cancels the call.
+        """
+        most = min(self.settings.kib * 1024, 2 * context)
         return self._run(self._call(call, most))
 
     def close(self) -> None:
@@ -162,8 +160,6 @@ class ToolServers:
                 if found is not None:
                     found.stop()
                 found = _Connection(name, _settings_of(name, self.settings.servers[name]))
-                self._running.add(found.task)
-                found.task.add_done_callback(self._running.discard)
                 await found.begun(self.settings.seconds)
                 self._connections[name] = found
             return found
@@ -213,7 +209,8 @@ class ToolServers:
     async def _close(self) -> None:
         for connection in self._connections.values():
             connection.stop()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 class _Connection:
@@ -302,13 +299,6 @@ class _Connection:
     def _ended(self, what: str, error: BaseException) -> str:
         why = self._traffic.words or _words(error)
         return f"{self._name} {what}: {why}" if why else f"{self._name} {what}"
-
-
-def _require_package() -> None:
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        raise RequestError("tools need the package mcp: `pip install 'ingot[mcp]'`") from None
 
 
 def _settings_of(name: str, given: Mapping[str, Any]) -> ServerSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.adapters import AdapterFile, adapter_files, name_and_path
+from app.adapters import adapter_files
 from app.batch.journal.journal import journal_path
 from app.models.library import load_engine
-from app.oneshot import ask
+from app.oneshot import OneShot
 from app.prompts import PromptStyle
 from quantize.resolve import resolve
-from runtimes.errors import IngotError
 from runtimes.models.registry import read_model
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings
@@ -50,7 +48,9 @@ def alone(pebble_built: Path, files: dict[str, Path]) -> dict[str, dict[str | No
         with load_engine(model, how, adapters=beside) as engine:
             params = SamplingParams(max_tokens=12)
             found[recipe] = {
-                name: ask(engine, STORY, PromptStyle(), params, name, None, None).completion.text
+                name: OneShot(engine, PromptStyle(), params, name, str, str)
+                .ask(STORY)
+                .completion.text
                 for name in (None, *files)
             }
         assert len(set(found[recipe].values())) >= 3
@@ -102,17 +102,6 @@ def test_rows_are_answered_by_the_adapter_that_they_name(
     assert models[-2:] == [name, f"{name}:a3"]
 
 
-def test_a_single_adapter_answers_all_that_name_none(
-    command: Any, job: Job, pebble_built: Path, files: dict[str, Path], alone: Any
-) -> None:
-    one, answers = given(files, "a3"), alone["q8_0"]
-    _, _, found = job([{"prompt": STORY}, {"prompt": STORY, "adapter": None}], *one)
-    assert responses(found) == [answers["a3"], answers[None]]
-    asked = ("run", pebble_built, STORY, "--recipe", "q8_0", *FEW, *one)
-    said = json.loads(command(*asked, "--json").stdout)
-    assert (said["adapter"], said["text"]) == ("a3", answers["a3"])
-
-
 def test_an_unknown_adapter_is_the_error_of_its_row(job: Job, files: dict[str, Path]) -> None:
     line = {"custom_id": "e", "method": "POST", "url": "/v1/embeddings"}
     rows: list[Row] = [
@@ -148,30 +137,3 @@ def test_no_answer_of_another_adapter_is_reused(
     assert responses(job(rows, *two, "--force")[2]) == [answers["a3"], answers[None]]
     added = journal_path(tmp_path / "out.jsonl").read_bytes()[len(kept) :]
     assert added.count(b'"response"') == 1  # the base model's row was not asked again
-
-
-def test_an_adapter_of_another_architecture(
-    pebble_built: Path, files: dict[str, Path], tmp_path: Path
-) -> None:
-    file = tmp_path / "other.gguf"
-    file.write_bytes(files["a0"].read_bytes().replace(b"llama", b"qwen2", 1))
-    whole = (
-        r"is for qwen2 models, and pebble-q8_0.gguf is a llama",
-        "which is llama: it is for qwen2",
-    )
-    for recipe, said in zip(RECIPES, whole, strict=True):
-        with pytest.raises(IngotError, match=said):
-            adapter_files([str(file)], read_model(resolve(pebble_built, recipe=recipe)))
-
-
-def test_names(files: dict[str, Path], pebble_built: Path, tmp_path: Path) -> None:
-    assert name_and_path("poet=a/b.gguf") == ("poet", Path("a/b.gguf"))
-    assert name_and_path("a/b.gguf") == ("b", Path("a/b.gguf"))
-    odd = Path(shutil.copy(files["a0"], tmp_path / "x=y.gguf"))
-    assert name_and_path(str(odd)) == ("x=y", odd)
-    model = read_model(resolve(pebble_built, recipe="q8_0"))
-    found = adapter_files([f"p={odd}", str(files["a0"]), str(files["a1"])], model)
-    assert [one.name for one in found] == ["p", "a0", "a1"]
-    same, other = found[1].digest, found[2].digest
-    assert found[0] == AdapterFile("p", odd, same)
-    assert same != other

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from app.figures import duration, figures_line, rate, timings_json
+from app.figures import duration, figures_line, timings_json
 from runtimes.request import Completion, FinishReason, Timings, Usage
 
 
@@ -26,31 +25,9 @@ def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_rate() -> None:
-    assert rate(8.25) == "8.2 tok/s"
-    assert rate(1234.5) == "1,234 tok/s"
-
-
 def completion(tokens: int) -> Completion:
     timings = Timings(0.0, 0.5, 0.5, 2.0, 2.5, prompt_tokens=10, completion_tokens=tokens)
     return Completion("r", "x", (), FinishReason.STOP, Usage(10, tokens), timings)
-
-
-def test_one_token_has_no_decode_speed() -> None:
-    line = figures_line(completion(1))
-    assert "decode" not in line
-    assert "1 tokens" in line
-    figures = timings_json(completion(1).timings)
-    assert figures["decode_tps"] is None
-    assert json.loads(json.dumps(figures, allow_nan=False)) == figures
-
-
-def test_speeds() -> None:
-    line = figures_line(completion(5))
-    assert "first token 500 ms" in line
-    assert "prefill 20.0 tok/s (10 tokens)" in line
-    assert "decode 2.0 tok/s (5 tokens)" in line
-    assert line.endswith("ended by stop")
 
 
 def test_tokens_that_were_not_sampled_one_a_step_are_told_where_there_are_any() -> None:

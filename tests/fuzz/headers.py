@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from app.models.catalog import details, entry_of, file_quality, fit
+from app.models.catalog import details, entry_of, fit, with_bits
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.recipes import bits_per_weight
@@ -396,7 +396,7 @@ def _look(path: Path, all_of_it: bool) -> bool:
     with contextlib.suppress(ModelError):
         entry = entry_of(path)
         details(entry, fit(entry))
-        file_quality(entry)
+        with_bits(entry)
         bits_per_weight(path, 10**6)
     with contextlib.suppress(IngotError):
         estimate(model, RunnerSettings(slots=64, reproducible=True))

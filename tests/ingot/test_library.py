@@ -32,6 +32,9 @@ def checkout(
     """A folder in which the page's examples find the demo model."""
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copytree(pebble_short, folder / "assets" / "pebble")
+    for name, count in (("evaluation.txt", 40), ("graded.jsonl", 2)):
+        file = folder / "assets" / "pebble" / name
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:count]))
     (folder / "assets" / "pebble-built").symlink_to(pebble_built)
     return folder
 
@@ -70,11 +73,6 @@ def test_answers_come_with_their_figures(model: ingot.LoadedModel):
     assert "".join(model.stream(asked)) == first.text
     cut = model.generate(asked, max_tokens=3)
     assert (cut.finish_reason, cut.completion_tokens) == ("length", 3)
-
-
-def test_more_prompts_than_slots_are_answered_in_order(model: ingot.LoadedModel):
-    answers = model.generate_all(f"What is {n} plus {n}?" for n in range(1, 8))
-    assert [a.text for a in answers] == [f"{n} + {n} = {2 * n}" for n in range(1, 8)]
 
 
 def test_threads_may_ask_at_the_same_time(model: ingot.LoadedModel):
@@ -117,11 +115,6 @@ def test_what_cannot_be_asked_is_said(model: ingot.LoadedModel, prompt, sampling
     for ask in (model.generate, model.stream):
         with pytest.raises(ingot.RequestError, match=said):
             ask(prompt, **sampling)
-
-
-def test_a_misspelled_parameter_is_a_mistake_of_the_program(model: ingot.LoadedModel):
-    with pytest.raises(TypeError, match="temprature"):
-        model.generate("x", temprature=1)  # type: ignore[call-arg]
 
 
 def test_a_model_whose_process_dies_is_loaded_again(model: ingot.LoadedModel):

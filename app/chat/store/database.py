@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -48,7 +48,11 @@ class Database:
             db = connect(self.path)
             try:
                 require_ours(db, self.path)
-                _set_wal(db)
+                if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                    raise StoreError(
+                        "the disk of the chats does not let two programs share memory, as a network"
+                        " disk may not; set INGOT_HOME to a folder on a local one"
+                    )
                 _migrate(db)
                 return db
             except BaseException as error:
@@ -153,11 +157,9 @@ def require_ours(db: Connection, path: Path) -> None:
     StoreError for the file of a newer version and for what another program wrote, and
     StoreDamagedError for one with parts that Ingot did not make."""
     db.execute("BEGIN")  # both from one moment: another process may be making the tables
-    try:
+    with db:
         found = _version(db)
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    finally:
-        _roll_back(db)
     if found > len(MIGRATIONS):
         raise StoreError(
             f"{path} was written by a newer Ingot (its version is {found}, this one knows"
@@ -174,14 +176,6 @@ def require_ours(db: Connection, path: Path) -> None:
         )
 
 
-def _set_wal(db: Connection) -> None:
-    if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-        raise StoreError(
-            "the disk of the chats does not let two programs share memory, as a network disk may"
-            " not; set INGOT_HOME to a folder on a local one"
-        )
-
-
 def _migrate(db: Connection) -> None:
     while _version(db) < len(MIGRATIONS):
         with _transaction(db):
@@ -195,16 +189,5 @@ def _migrate(db: Connection) -> None:
 @contextmanager
 def _transaction(db: Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
-    try:
+    with db:  # which commits it, or rolls it back
         yield
-        db.execute("COMMIT")
-    except BaseException:
-        _roll_back(db)
-        raise
-
-
-def _roll_back(db: Connection) -> None:
-    """End the transaction; an error that SQLite has ended it with is not hidden by another one."""
-    with suppress(sqlite3.Error):
-        if db.in_transaction:
-            db.execute("ROLLBACK")

@@ -80,7 +80,13 @@ def repair(path: Path) -> Repaired:
         _remove(fresh)
         try:
             with closing(Database(fresh)) as database:
-                _copy(path, database)
+                # What is too damaged to be read leaves it empty.
+                with _alone(path) as old, database.writing() as db:
+                    db.execute("PRAGMA defer_foreign_keys = ON")
+                    for table in _COPIED:
+                        with damage_passed_over():
+                            _copy_table(old, db, table)
+                    _mend(db)
                 counts = _indexed_anew(database)
             aside = _swap(path, fresh)
         except BaseException:
@@ -97,22 +103,14 @@ def _remove(path: Path) -> None:
 
 def _swap(path: Path, fresh: Path) -> Path:
     """Rename the damaged file to a name that is free, which is returned, and put ``fresh`` at its
-    place. Raises OSError, with everything as it was."""
+    place. Raises OSError where it may not be renamed."""
     stem = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
     names = map(path.with_name, numbered(stem))
     aside = next(one for one in names if not os.path.lexists(one))
-    moved: list[tuple[Path, Path]] = []
-    try:
-        for end in reversed(_BESIDE):
-            part, target = path.with_name(path.name + end), aside.with_name(aside.name + end)
-            if part.exists():
-                part.rename(target)
-                moved.append((part, target))
-        fresh.rename(path)
-    except BaseException:
-        for part, target in moved:
-            target.rename(part)
-        raise
+    for end in _BESIDE:
+        with suppress(FileNotFoundError):  # the log beside it
+            path.with_name(path.name + end).rename(aside.with_name(aside.name + end))
+    fresh.rename(path)
     return aside
 
 
@@ -129,17 +127,6 @@ def _alone(path: Path) -> Iterator[Connection]:
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("BEGIN EXCLUSIVE")
         yield db
-
-
-def _copy(damaged: Path, database: Database) -> None:
-    """Into an empty database. What is too damaged to be read leaves it empty. Raises sqlite3.Error
-    where anything but damage is in the way."""
-    with _alone(damaged) as old, database.writing() as db:
-        db.execute("PRAGMA defer_foreign_keys = ON")
-        for table in _COPIED:
-            with damage_passed_over():
-                _copy_table(old, db, table)
-        _mend(db)
 
 
 def _copy_table(old: Connection, db: Connection, table: str) -> None:
@@ -195,14 +182,6 @@ def _mend(db: Connection) -> None:
         " WHERE chat NOT IN (SELECT id FROM chats)",
         (now, now),
     )
-    for table, column, instead in (
-        ("chats", "sampling", "'{}'"),
-        ("messages", "figures", "NULL"),
-        ("messages", "attachments", "NULL"),
-        ("chats", "tools", "'{}'"),
-        ("messages", "calls", "NULL"),
-    ):
-        db.execute(f"UPDATE {table} SET {column} = {instead} WHERE NOT json_valid({column})")
     # A message is younger than what it answers: one that is not would make a ring.
     db.execute("UPDATE messages SET parent = NULL WHERE NOT parent < id")
     for columns, table, read in _RECORDS:
@@ -225,7 +204,7 @@ def _mend(db: Connection) -> None:
     )
     db.execute(
         "UPDATE chats SET leaf = (SELECT max(id) FROM messages WHERE chat = chats.id)"
-        " WHERE leaf NOT IN (SELECT id FROM messages WHERE chat = chats.id)"
+        " WHERE coalesce(leaf, 0) NOT IN (SELECT id FROM messages WHERE chat = chats.id)"
     )
 
 

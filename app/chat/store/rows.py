@@ -4,7 +4,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from sqlite3 import Connection
@@ -13,7 +13,8 @@ from typing import Any, get_origin, get_type_hints
 
 from app.chat.store.errors import StoreDamagedError, StoreError
 from app.chat.store.records import AnswerFigures, Attachment, Chat, Message, Role, State
-from app.tools.calls import CallState, ToolCall
+from app.tools.calls import ToolCall
+from quantize.fromjson import from_json
 from runtimes.machine.processes import birth, is_alive
 from runtimes.untrusted import visible
 
@@ -27,16 +28,11 @@ _TITLE = 60  # characters of a title that was made from the first message
 MOST_ID = 2**53  # a number above was not given by SQLite; nor are there so many tokens
 _LATEST = 253402214400.0  # seconds since 1970: the last day that a calendar shows, anywhere
 _WRONG = (ValueError, TypeError, RecursionError)  # of a value that Ingot did not write
-_COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 
 
 def clean(text: str) -> str:
     """``text`` as it can be stored: half a surrogate pair, which no UTF-8 can hold, is replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -51,20 +47,15 @@ def pack_figures(figures: AnswerFigures) -> str:
 
 def pack_calls(calls: Sequence[ToolCall]) -> str | None:
     """As JSON; None for none."""
-    values = [{k: _clean(v) for k, v in asdict(call).items()} for call in calls]
-    return json.dumps(values, ensure_ascii=False) if values else None
+    return json.dumps([storable(asdict(call)) for call in calls]) if calls else None
 
 
-def _clean(value: Any) -> Any:
-    return clean(value) if isinstance(value, str) else value
-
-
-def _calls(values: Any) -> tuple[ToolCall, ...]:
-    """Raises TypeError or ValueError."""
-    calls = tuple(ToolCall(**{**one, "state": CallState(one["state"])}) for one in values)
-    for call in calls:
-        _check_types(call)
-    return calls
+def storable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns, or fields, from what a caller gives."""
+    stored = {k: clean(v) if isinstance(v, str) else v for k, v in values.items()}
+    for name in values.keys() & {"sampling", "tools"}:
+        stored[name] = json.dumps(dict(values[name]))
+    return stored
 
 
 def chat_of(row: tuple[Any, ...]) -> Chat:
@@ -91,14 +82,14 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
             "role": Role(values["role"]),
             "state": State(values["state"]),
             "text": "".join([values["text"], *(piece[0] for piece in pieces)]),
-            "figures": _figures(json.loads(figures)) if figures else None,
+            "figures": from_json(AnswerFigures, json.loads(figures)) if figures else None,
             "attachments": tuple(
                 Attachment(clean(name), clean(text))
                 for name, text in json.loads(attachments or "[]")
             ),
             "token_ids": struct.unpack(f"<{len(ids) // 4}I", ids),
             "dropped": bool(values["dropped"]),
-            "calls": _calls(json.loads(values["calls"] or "[]")),
+            "calls": tuple(from_json(ToolCall, v) for v in json.loads(values["calls"] or "[]")),
         }
         message = Message(**values)
         _check(message, message.created)
@@ -107,25 +98,6 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
         return message
     except (*_WRONG, AttributeError, KeyError, struct.error) as problem:
         raise _damaged(row[0], problem) from problem
-
-
-def _figures(values: Any) -> AnswerFigures:
-    """Raises TypeError or ValueError."""
-    figures = AnswerFigures(**values)
-    _check_types(figures)
-    if not all(0 <= values[name] <= MOST_ID for name in _COUNTS):
-        raise ValueError("no number of tokens")
-    return figures
-
-
-def _check_types(record: Chat | Message | AnswerFigures | ToolCall) -> None:
-    """Raise TypeError for a field of another type than its record says: a column of SQLite takes
-    values of any type."""
-    kind: Any = type(record)  # hashable, which mypy does not see
-    for name, known in _types(kind).items():
-        value = getattr(record, name)
-        if not isinstance(value, known):
-            raise TypeError(f"{name} is of type {type(value).__name__}")
 
 
 @cache
@@ -139,9 +111,13 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _check(record: Chat | Message, *moments: float) -> None:
-    """Raise TypeError or ValueError for a row that Ingot did not write: types, its number, or a
-    time of no calendar."""
-    _check_types(record)
+    """Raise TypeError or ValueError for a row that Ingot did not write: a column of SQLite takes
+    values of any type, its number may be none, and a time of no calendar."""
+    kind: Any = type(record)  # hashable, which mypy does not see
+    for name, known in _types(kind).items():
+        value = getattr(record, name)
+        if not isinstance(value, known):
+            raise TypeError(f"{name} is of type {type(value).__name__}")
     if not 0 < record.id < MOST_ID:
         raise ValueError("no number of a row")
     if not all(0 <= moment <= _LATEST for moment in moments):
@@ -255,25 +231,6 @@ def begin(db: Connection, message: int) -> None:
     """Mark an answer as written by this process."""
     pid, now = os.getpid(), State.STREAMING
     update(db, "messages", message, state=now, error=None, owner_pid=pid, owner_born=birth(pid))
-
-
-def append(
-    db: Connection,
-    message: int,
-    saved: tuple[str, int] | None,
-    text: str,
-    ids: Sequence[int],
-) -> None:
-    """Make the file hold ``text`` and ``ids``. What continues the ``saved`` text and number of ids
-    costs what is new, not what is there; anything else replaces it."""
-    if saved is not None and text.startswith(saved[0]) and len(ids) >= saved[1]:
-        text, ids = text[len(saved[0]) :], ids[saved[1] :]
-        if not text and not ids:
-            return
-    else:
-        db.execute("DELETE FROM pieces WHERE message = ?", (message,))
-        update(db, "messages", message, text="", token_ids=b"")
-    insert(db, "pieces", {"message": message, "text": text, "token_ids": pack_ids(ids)})
 
 
 def end(db: Connection, message: int, ids: bytes, state: State, **more: Any) -> None:

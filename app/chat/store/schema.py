@@ -5,10 +5,10 @@
 
 import re
 import sqlite3
+from contextlib import closing
+from functools import cache
+from itertools import chain
 
-_CREATE = re.compile(r"CREATE (?:VIRTUAL TABLE|TABLE|INDEX|TRIGGER|VIEW) (\w+)")
-_ADD = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (.+)", re.DOTALL)
-_AFTER_COLUMNS = re.compile(r",unique\(|,foreignkey\(|\)$")  # of a table: constraints, or its end
 _NOT_COMPARED = re.compile(r"[\s\"'`]+")
 
 _CHATS = (
@@ -51,7 +51,7 @@ _CHATS = (
     )""",
     "CREATE INDEX messages_by_parent ON messages (chat, parent)",
     "CREATE INDEX messages_streaming ON messages (id) WHERE state = 'streaming'",
-    # The journal of an answer that streams: what came since the last save.
+    # An answer that streams, as it was saved last; of older versions, what came with each save.
     """CREATE TABLE pieces (
         id INTEGER PRIMARY KEY,
         message INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
@@ -108,15 +108,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
+# Parts of a file; the tables that FTS5 makes beside its own are its business.
+_PARTS = (
+    "SELECT type, lower(name), sql FROM sqlite_master WHERE sql IS NOT NULL AND NOT (type = 'table'"
+    " AND name GLOB '*_fts_*')"
+)
+
+
 def foreign_part(db: sqlite3.Connection) -> str | None:
     """Name a table, view, trigger or index that ``MIGRATIONS`` did not make, such as "a trigger
     called x"; None if there is none. SQLite would run such a part within Ingot's statements, and a
     file may come from anywhere. Plain tables beside Ingot's are never read, and therefore allowed.
     """
     made = _made()
-    query = "SELECT type, name, coalesce(sql, '') FROM sqlite_master WHERE sql IS NOT NULL"
-    for kind, name, sql in db.execute(query):
-        expected = made.get(str(name).lower())
+    for kind, name, sql in db.execute(_PARTS):
+        expected = made.get(name)
         if expected is None and kind == "table" and not re.match(r"\s*CREATE\s+VIRTUAL", sql, re.I):
             continue
         if expected is None or _plain(sql) not in expected:
@@ -124,17 +130,16 @@ def foreign_part(db: sqlite3.Connection) -> str | None:
     return None
 
 
-def _made() -> dict[str, list[str]]:
-    """By name, what SQLite may keep as a part's statement: that of each version of a table."""
-    made: dict[str, list[str]] = {}
-    for statement in (one for migration in MIGRATIONS for one in migration):
-        if found := _CREATE.match(statement):
-            made[found[1]] = [_plain(statement)]
-        elif found := _ADD.match(statement):
-            versions = made[found[1]]
-            before = versions[-1]
-            at = next(_AFTER_COLUMNS.finditer(before)).start()
-            versions.append(f"{before[:at]},{_plain(found[2])}{before[at:]}")
+@cache
+def _made() -> dict[str, set[str]]:
+    """By name, what SQLite keeps as a part's statement after one migration or another."""
+    made: dict[str, set[str]] = {}
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.create_function("spaced", 1, str)
+        for statement in chain.from_iterable(MIGRATIONS):
+            db.execute(statement)
+            for _, name, sql in db.execute(_PARTS):
+                made.setdefault(name, set()).add(_plain(sql))
     return made
 
 

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from runtimes.paths import data_dir
 
 _KEEP_DELETED_S = 30 * 86400.0
 _KEEP_EMPTY_S = 86400.0
+_MOST_PROMPTS = 5000  # that are looked through
 # Begun before, and nothing was ever said, named or typed in it.
 _EMPTY = (
     "updated < ? AND title = '' AND system IS NULL AND id NOT IN (SELECT id FROM drafts)"
@@ -36,12 +38,6 @@ class ChatStore(Database):
     Methods raise StoreError: for a number that is not there, and for a file that cannot be read or
     written. What was saved before stays.
     """
-
-    def __init__(self, path: Path) -> None:
-        """See ``open``."""
-        super().__init__(path)
-        # Text and number of tokens that the file has of each answer that streams.
-        self._saved: dict[int, tuple[str, int]] = {}
 
     @classmethod
     def open(cls, path: Path | None = None) -> Self:
@@ -72,7 +68,7 @@ class ChatStore(Database):
         """An empty chat. Without a title, the first message gives it one."""
         now, values = time.time(), {"model": model, "system": system, "title": title}
         with self.writing() as db:
-            row = {"created": now, "updated": now, **_storable(values)}
+            row = {"created": now, "updated": now, **rows.storable(values)}
             return read_chat(db, insert(db, "chats", row))
 
     def chats(self, limit: int = 100) -> list[Chat]:
@@ -100,7 +96,7 @@ class ChatStore(Database):
             read_chat(db, id)
             if changes.get("leaf") is not None:
                 rows.require_in_chat(db, id, changes["leaf"])
-            update(db, "chats", id, **_storable(changes))
+            update(db, "chats", id, **rows.storable(changes))
             return read_chat(db, id)
 
     def draft(self, id: int) -> str:
@@ -126,16 +122,16 @@ class ChatStore(Database):
 
     def delete_chat(self, id: int) -> None:
         """Hide a chat; ``restore_chat`` brings it back for 30 days."""
-        self._set_deleted(id, "coalesce(deleted_at, ?)", time.time())
+        with self.writing() as db:
+            read_chat(db, id)
+            hidden = "SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL"
+            db.execute(f"UPDATE chats {hidden}", (time.time(), id))
 
     def restore_chat(self, id: int) -> None:
         """Undo ``delete_chat``."""
-        self._set_deleted(id, "NULL")
-
-    def _set_deleted(self, id: int, when: str, *values: float) -> None:
         with self.writing() as db:
             read_chat(db, id)
-            db.execute(f"UPDATE chats SET deleted_at = {when} WHERE id = ?", (*values, id))
+            update(db, "chats", id, deleted_at=None)
 
     # Messages
 
@@ -193,12 +189,11 @@ class ChatStore(Database):
     ) -> Message:
         """An answer without text that streams from now on, and show its branch."""
         # The name of a file need not be UTF-8.
-        made_by = _storable({"model": model, "file": file, "runtime": runtime})
+        made_by = rows.storable({"model": model, "file": file, "runtime": runtime})
         with self.writing() as db:
             answer = State.STREAMING
             id = rows.insert_message(db, chat_id, parent, Role.ASSISTANT, answer, **made_by)
             rows.begin(db, id)
-            self._saved[id] = ("", 0)
             return read_message(db, id)
 
     def resume_answer(self, id: int) -> Message:
@@ -211,36 +206,31 @@ class ChatStore(Database):
                 )
             rows.begin(db, id)
             rows.touch(db, message.chat, id)
-            self._saved[id] = (message.text, len(message.token_ids))
             return read_message(db, id)
 
     def save_answer(
         self, id: int, text: str, token_ids: Sequence[int], figures: AnswerFigures | None = None
     ) -> None:
-        """Save all that an answer has so far; only what is new since the last save is written.
-
-        With ``figures``, an answer that is lost has those of its last save.
-        """
-        text = clean(text)
+        """Save all that an answer has so far: one that is lost has what its last save had."""
         with self.writing(durable=False) as db:
-            saved = self._saved.get(id)
             row = db.execute("SELECT state FROM messages WHERE id = ?", (id,)).fetchone()
             if row is None:
                 raise StoreError(f"there is no message {id}")
-            if row[0] == State.LOST and saved is not None:
+            if row[0] == State.LOST:
                 # Another program took this one for dead, as it may from within a container.
                 rows.begin(db, id)
-                saved = None
             elif row[0] != State.STREAMING:
                 raise StoreError(f"message {id} has ended; nothing can be added to it")
-            rows.append(db, id, saved, text, token_ids)
-            if figures is not None:
-                update(db, "messages", id, figures=rows.pack_figures(figures))
-        self._saved[id] = (text, len(token_ids))
+            # Beside the message, since the search index need not know it yet.
+            db.execute("DELETE FROM pieces WHERE message = ?", (id,))
+            more = {} if figures is None else {"figures": rows.pack_figures(figures)}
+            update(db, "messages", id, text="", token_ids=b"", **more)
+            ids = rows.pack_ids(token_ids)
+            insert(db, "pieces", {"message": id, "text": clean(text), "token_ids": ids})
 
     def end_answer(self, answer: Message) -> Message:
         """Store an answer as it ended; without figures, those of its last save stay."""
-        more = _storable({"text": answer.text, "error": answer.error})
+        more = rows.storable({"text": answer.text, "error": answer.error})
         if answer.figures is not None:
             more["figures"] = rows.pack_figures(answer.figures)
         more["calls"] = rows.pack_calls(answer.calls)
@@ -248,7 +238,6 @@ class ChatStore(Database):
             chat = read_message(db, answer.id).chat
             rows.end(db, answer.id, rows.pack_ids(answer.token_ids), answer.state, **more)
             update(db, "chats", chat, updated=time.time())
-            self._saved.pop(answer.id, None)
             return read_message(db, answer.id)
 
     def save_calls(self, id: int, calls: Sequence[ToolCall]) -> Message:
@@ -274,17 +263,13 @@ class ChatStore(Database):
 
     def prompts(self, limit: int = 500) -> list[str]:
         """Return the user's past messages, newest first, each text once."""
-        found: dict[str, None] = {}
         query = (
             "SELECT messages.text FROM messages JOIN chats ON chats.id = messages.chat"
             " WHERE role = 'user' AND deleted_at IS NULL ORDER BY messages.id DESC"
         )
         with self.reading() as db:
-            for (text,) in db.execute(query):
-                found.setdefault(text)
-                if len(found) >= limit:
-                    break
-        return list(found)
+            texts = islice(db.execute(query), _MOST_PROMPTS)
+            return [*dict.fromkeys(text for (text,) in texts)][:limit]
 
     def _tidy(self) -> None:
         """Only what has something to do writes: that waits for other programs."""
@@ -297,14 +282,6 @@ class ChatStore(Database):
             with self.writing() as db:
                 rows.mark_lost(db, rows.orphans(db))
                 db.execute(f"DELETE {old}", before)
-
-
-def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a chat or a message from what a caller gives."""
-    stored = {k: clean(v) if isinstance(v, str) else v for k, v in values.items()}
-    for name in values.keys() & {"sampling", "tools"}:
-        stored[name] = json.dumps(dict(values[name]))
-    return stored
 
 
 def _title(text: str, attachments: Sequence[Attachment]) -> str:

@@ -70,7 +70,15 @@ def chat(
             raise RequestError("--url: a server's adapters are models of it, called MODEL:ADAPTER")
         checked(adapters.adapter)
     if url is not None:
-        model = at_server(url, model, chat_template)
+        from app.chat.host import is_url
+
+        if not is_url(url):
+            raise RequestError(f"--url must begin with http:// or https://, not {url[:60]!r}")
+        if chat_template is not None:
+            raise RequestError(
+                "--url: a server uses its model's template; leave --chat-template out"
+            )
+        model = url if model is None else f"{url}#{model}"
     template = None
     if chat_template is not None:
         from app.chat.templates import read_template
@@ -78,7 +86,11 @@ def chat(
         template = read_template(chat_template)
     in_browser = terminal.in_browser()
     if web and not in_browser:
-        _serve(port)
+        try:
+            from app.tui.web import serve
+        except ImportError:
+            raise RequestError("--web needs textual-serve: `pip install 'ingot[web]'`") from None
+        serve(sys.argv[1:], port)
         return
     missing = None if in_browser else terminal.problem()
     if missing is not None:
@@ -104,25 +116,6 @@ def chat(
         gc.enable()
     if code:
         raise typer.Exit(code)
-
-
-def at_server(url: str, name: str | None, template: str | None) -> str:
-    """MODEL as `EngineHost` takes it. Raises RequestError for what is no address of a server."""
-    from app.chat.remote import is_url
-
-    if not is_url(url):
-        raise RequestError(f"--url must begin with http:// or https://, not {url[:60]!r}")
-    if template is not None:
-        raise RequestError("--url: a server uses its model's template; leave --chat-template out")
-    return url if name is None else f"{url}#{name}"
-
-
-def _serve(port: int) -> None:
-    try:
-        from app.tui import web
-    except ImportError:
-        raise RequestError("--web needs textual-serve: `pip install 'ingot[web]'`") from None
-    web.serve(sys.argv[1:], port)
 
 
 chats = group("List, search and export the chats that `ingot chat` has stored.")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from app import console
-from app.cli.options import AS_TABLE, parts, with_groups
+from app.cli.options import AS_TABLE, with_groups
 from app.exitcodes import ExitCode
-from app.options import MODEL_HELP, SamplingOptions, argument, option
+from app.options import MODEL_HELP, SamplingOptions, argument, option, parts
 from runtimes.errors import RequestError
 from runtimes.settings import KV_HELP, kv_pair
 
@@ -92,7 +92,7 @@ def measure(
         *(text, limit or DEFAULT_LIMIT, questions),
         speed=not no_speed,
         again=again,
-        kv_types=tuple(parts(kv_types)),
+        kv_types=tuple(parts(*kv_types or ())),
         context=context,
         ask=None if prompts is None else _asking(prompts, max_tokens),
     )

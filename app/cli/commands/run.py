@@ -3,8 +3,7 @@ prompt, or a file of them, to several files; where their answers part."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,20 +31,17 @@ from app.options import (
     SamplingOptions,
     ToolOptions,
     argument,
-    names_in,
     option,
+    parts,
 )
 from runtimes.errors import RequestError
 from runtimes.models.registry import backend_of
-from runtimes.output import is_terminal
 from runtimes.settings import MOST_SLOTS
 
 if TYPE_CHECKING:
     from app.compare.answers import Contender
     from app.compare.prompts import PromptsJob
     from app.oneshot import ToolUse
-    from app.tools.calls import ToolCall
-    from app.tools.servers import ToolServers
 
 
 @with_groups
@@ -79,7 +75,7 @@ def run(
     from app.figures import figures_line
     from app.models.library import load_engine
     from app.models.planning import choose
-    from app.oneshot import ask, result_json
+    from app.oneshot import OneShot, result_json
     from app.prompts import PromptStyle, clean_argument, read_prompt
     from runtimes.thinking import choice_of
 
@@ -123,17 +119,18 @@ def run(
         with engine, waiting as begun:
 
             def show(piece: str) -> None:
-                begun()
-                emit(piece)
+                if not as_json:
+                    begun()
+                    emit(piece)
 
             def think(piece: str) -> None:
-                begun()
-                emit_thought(piece)
+                if shows_thoughts() and not (quiet or as_json):
+                    begun()
+                    emit_thought(piece)
 
-            shown = None if as_json else show
-            thought = think if shows_thoughts() and not (quiet or as_json) else None
             behind = clean_argument(suffix, note)
-            answer = ask(engine, text, style, params, adapter, shown, thought, behind, use)
+            asked = OneShot(engine, style, params, adapter, show, think, use)
+            answer = asked.ask(text, behind)
             if unknown := choice_of(file.chat_template, params.thinking).unknown:
                 note(f"--thinking {params.thinking}: {unknown}")
             draft = engine.stats().draft
@@ -154,7 +151,7 @@ def run(
 def _tool_use(options: ToolOptions, *, quiet: bool) -> Iterator[ToolUse | None]:
     """The tools of one prompt, whose servers run as long as the block. Raises RequestError and
     ToolServerError."""
-    names, allowed = names_in(options.tools), names_in(options.allow_tools)
+    names, allowed = parts(options.tools), parts(options.allow_tools)
     if not names:
         if allowed or options.require_tool:
             raise RequestError("--allow-tools and --require-tool go with --tools NAME")
@@ -171,51 +168,13 @@ def _tool_use(options: ToolOptions, *, quiet: bool) -> Iterator[ToolUse | None]:
             problems = servers.open(names)
         if problems:
             raise ToolServerError("; ".join(problems.values()))
-        permit, required = _asker(servers, allowed), options.require_tool
-        yield ToolUse(servers, names, required, permit, lambda call: _tell(call, quiet))
+        known = {"all", *servers.names, *servers.functions}
+        if unknown := [name for name in allowed if name not in known]:
+            there = ", ".join(sorted(known))
+            raise RequestError(f"--allow-tools: there is no tool {unknown[0]!r}; there are {there}")
+        yield ToolUse(servers, names, options.require_tool, set(allowed), quiet)
     finally:
         servers.close()
-
-
-def _asker(servers: ToolServers, allowed: tuple[str, ...]) -> Callable[[ToolCall], bool]:
-    known = {"all", *servers.names, *servers.functions}
-    if unknown := [name for name in allowed if name not in known]:
-        there = ", ".join(sorted(known))
-        raise RequestError(f"--allow-tools: there is no tool {unknown[0]!r}; there are {there}")
-    always = set(allowed)
-
-    def permit(call: ToolCall) -> bool:
-        if always & {"all", call.name, servers.server_of(call.name)}:
-            return True
-        if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-            note(f"not allowed: {call.line} (--allow-tools {call.name} allows it)", style="red")
-            return False
-        note(f"{servers.server_of(call.name)}: {call.line}")
-        emit_thought("Call it? yes, always or no [no]: ")
-        line = sys.stdin.readline()  # a prompt of Typer's writes to stdout
-        if not line:
-            raise KeyboardInterrupt
-        said = line.strip().lower()
-        if said in ("a", "always"):
-            always.add(call.name)
-        return said in ("y", "yes", "a", "always")
-
-    return permit
-
-
-def _tell(call: ToolCall, quiet: bool) -> None:
-    """A call in a line, and what became of it."""
-    from app.tools.calls import CallState
-
-    if quiet:
-        return
-    if call.state is CallState.OPEN:
-        note(f"→ {call.line}", style="dim")
-    elif call.state is CallState.DONE:
-        first = call.result.partition("\n")[0][:100]
-        note(f"✓ {call.seconds:.1f} s, {len(call.result):,} characters: {first}", style="dim")
-    else:
-        note(f"✗ {call.seconds:.1f} s: {call.result[:1000]}", style="red")
 
 
 _FILE = {"rich_help_panel": "A file of prompts"}
@@ -279,9 +238,8 @@ def compare(
     system = clean_argument(system, note)
     if prompts is None:
         given = {"--output": output, "--field": field, "--limit": limit, "--slots": slots}
-        given |= {"--fresh": fresh or None, "--quiet": quiet or None}
-        given |= {"--reproducible": reproducible or None}
-        if wrong := [name for name, value in given.items() if value is not None]:
+        given |= {"--fresh": fresh, "--quiet": quiet, "--reproducible": reproducible}
+        if wrong := [name for name, value in given.items() if value]:
             raise RequestError(f"{wrong[0]} goes with --prompts FILE")
         if len(words) > 1:
             raise RequestError(

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from typer import BadParameter
 
 from app.bench.options import BenchOptions
-from app.cli.options import AS_OBJECT, MODEL, parts, with_groups
+from app.cli.options import AS_OBJECT, MODEL, with_groups
 from app.console import emit, emit_json, note
-from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option
+from app.options import MODEL_HELP, ModelOptions, PlanOptions, argument, option, parts
 from runtimes.models.registry import read_model
 from runtimes.settings import MOST_SLOTS
 
@@ -86,7 +86,7 @@ def plan(
     chosen = learned_plan(made, files.models, task)
     if known is None or (chosen.path, chosen.settings) != (made.path, made.settings):
         save_plan(files.models, task, chosen)
-    note_context(options, next(one for one in files.models if str(one.path) == chosen.path))
+    note_context(options, files.chosen(chosen))
     if as_json:
         shown = as_object(chosen, files, task, remembered=known is not None)
         emit_json(shown, indent=2)
@@ -155,14 +155,10 @@ def _sweep(
     from app.sweeps import text
     from quantize.report.picture import check_output
 
-    kinds = tuple(dict.fromkeys(parts(asked.kv_type))) or ("f16",)
     for path in asked.output or ():
         check_output(path, SUFFIXES)
-    work = replace(
-        asked,
-        lengths=_lengths(asked.length),
-        kv_types=kinds,
-    )
+    kinds = tuple(parts(*asked.kv_type or ())) or ("f16",)
+    work = replace(asked, lengths=_lengths(asked.length), kv_types=kinds)
     plan, left_out = plan_sweep(_files(model, random, options), work)
     for line in left_out:
         note(line)
@@ -182,7 +178,7 @@ def _sweep(
 def _lengths(values: list[str] | None) -> tuple[tuple[int, int], ...] | None:
     """Pairs such as 16+128; None without the option."""
     found = []
-    for part in parts(values):
+    for part in parts(*values or ()):
         try:
             prompt, answer = map(int, part.split("+"))
         except ValueError:
@@ -236,7 +232,7 @@ def _names(asked: BenchOptions) -> tuple[str, ...]:
         return (_SPEED,)
     from app.bench.suite import BENCHMARKS
 
-    names = dict.fromkeys(parts(asked.what))
+    names = parts(*asked.what)
     others = [name for name in names if name != _SPEED]
     if unknown := [name for name in others if name not in BENCHMARKS]:
         known = ", ".join((_SPEED, *BENCHMARKS))

@@ -11,7 +11,7 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat import presets, sampling_form
-from app.chat.sampling_form import FIELDS, SamplingTexts
+from app.chat.sampling_form import FIELDS
 from app.config.settings import Preset
 from app.tui.app import app_of, services_of
 from app.tui.keys import bind
@@ -19,6 +19,7 @@ from app.tui.screens.dialogs import AskScreen, ConfirmScreen, Panel, bind_first
 from app.tui.textual_patches import Plain, background
 from app.tui.widgets.chat_sidebar import TwoClicks
 from app.tui.widgets.prompt import Area, Line
+from runtimes.request import SamplingParams
 
 
 class SystemScreen(Panel[dict[str, Any]]):
@@ -155,20 +156,20 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
         self.query_one(f"#{FIELDS[0].name}").focus()
 
     @property
-    def form(self) -> SamplingTexts:
+    def form(self) -> tuple[SamplingParams | None, dict[str, str]]:
         texts = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
         return sampling_form.read(texts, self._defaults)
 
     @property
     def _kept(self) -> dict[str, Any] | None:
         """The form, as a chat keeps it; None while a line is wrong."""
-        params = self.form.params
+        params, _ = self.form
         return None if params is None else sampling_form.to_mapping(params, self._defaults)
 
     @on(Input.Changed)
     def _check(self) -> None:
         """Say at each line what is wrong with it, or what it may be."""
-        errors = self.form.errors
+        _, errors = self.form
         for field in FIELDS:
             hint = self.query_one(f"#{field.name}-hint", Static)
             error = errors.get(field.name)
@@ -190,7 +191,7 @@ class SamplingScreen(Panel[Mapping[str, Any]]):
         if (kept := self._kept) is not None:
             self.dismiss(kept)
             return
-        name, error = next(iter(self.form.errors.items()))
+        name, error = next(iter(self.form[1].items()))
         self.complain(error)
         self.query_one(f"#{name}").focus()
 

@@ -379,6 +379,8 @@ class ChatFrame(ModeScreen):
         return action != "stop" or self.busy
 
     def show_state(self) -> None:
+        if self.busy:
+            self.look_after()
         self.show_notice()
         self.refresh_bindings()
         self.show_status()

@@ -17,7 +17,7 @@ from app.compare.report import agreement_line, as_json, as_markdown, place_of
 from app.compare.results import PromptResult, Results
 from app.compare.run import Comparison, first_choice
 from app.here import at_home
-from app.models.catalog import ModelEntry, catalog, file_quality, quality_text, size_of
+from app.models.catalog import ModelEntry, catalog, quality_text, size_of
 from app.tui.app import app_of, services_of
 from app.tui.keys import bind, told
 from app.tui.screens.dialogs import AskScreen, bind_first
@@ -328,7 +328,7 @@ async def save(screen: ModeScreen, write: Callable[[Path], object]) -> None:
 def about(entry: ModelEntry) -> str:
     """Facts about a file, for the border of its pane. Reads its header."""
     size = "" if entry.bytes is None else size_of(entry)
-    return " · ".join(filter(None, (size, quality_text(file_quality(entry)))))
+    return " · ".join(filter(None, (size, quality_text(entry))))
 
 
 # All files' answers to one prompt of a comparison, beside each other.

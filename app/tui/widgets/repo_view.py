@@ -16,16 +16,13 @@ from app.models import hub
 from app.models.hub import (
     FORMATS,
     SORTS,
-    Advice,
     Contents,
     Found,
     Query,
     RemoteBuild,
-    Verdict,
     advise,
     bandwidth,
     contents,
-    quick,
     room_for,
     short,
     size_class,
@@ -39,7 +36,7 @@ from quantize.disk import human
 from quantize.hub.client import HubName
 from runtimes.machine.hardware import memory_now
 
-_COLOURS = {Verdict.FITS: "good", Verdict.TIGHT: "wait", Verdict.TOO_BIG: "bad"}
+_COLOURS = {"fits": "good", "tight": "wait", "too big": "bad"}
 _ROOMY = 76  # columns in which licence and day have room beside the name
 
 
@@ -94,7 +91,7 @@ class BuildTable(Table[RemoteBuild]):
 
     def _memory(self, build: RemoteBuild) -> tuple[str, str]:
         verdict = build.need.verdict(self.free)
-        return str(verdict), _COLOURS[verdict]
+        return verdict, _COLOURS[verdict]
 
 
 def _licence(found: Found) -> str:
@@ -201,7 +198,7 @@ class RepoView(Pane):
         self.found: Found | None = None
         self._what: str | None = None  # the build to go to
         self._known: dict[HubName, Contents] = {}
-        self._advice: Advice | None = None
+        self._advice: tuple[RemoteBuild, str] | None = None  # the best one, and why
 
     def compose(self) -> ComposeResult:
         yield Plain(id="facts")
@@ -243,7 +240,7 @@ class RepoView(Pane):
                 self._say("Looking ...")
                 await asyncio.sleep(_MOVED_S)
             try:
-                self._known[name] = await asyncio.to_thread(contents, name, quick())
+                self._known[name] = await asyncio.to_thread(contents, name)
             except Exception as error:
                 self._say(hub.wrong(error), "bad")
                 return
@@ -257,7 +254,7 @@ class RepoView(Pane):
             stays = asked or self._table.cursor > 0  # the user was quicker
             self._fill(there, found)
             if self._advice and not stays:
-                self._table.go_to(self._advice.build.kept.main)
+                self._table.go_to(self._advice[0].kept.main)
 
     def _go_to(self, there: Contents, what: str) -> bool:
         """Put the cursor on a build, by its path or label."""
@@ -270,7 +267,7 @@ class RepoView(Pane):
 
     def _fill(self, there: Contents, found: Found | None) -> None:
         table = self._table
-        table.best = self._advice.build if self._advice else None
+        table.best = self._advice[0] if self._advice else None
         table.parameters = found.parameters if found and found.exact else None
         table.free = memory_now()[1]
         self._builds(there.builds)
@@ -294,11 +291,11 @@ class RepoView(Pane):
             return
         table = self._table
         lines = [hub.memory(table.record, table.free)] if table.record else []
-        advice = f"★ {self._advice.why}" if self._advice else ""
+        advice = f"★ {self._advice[1]}" if self._advice else ""
         if (
             there.builds
             and not advice
-            and all(b.need.verdict(table.free) is Verdict.TOO_BIG for b in there.builds)
+            and all(b.need.verdict(table.free) == "too big" for b in there.builds)
         ):
             advice = "Nothing of it fits into the memory that is free."
         self._say("\n".join([*lines, *hub.further(there)]), advice=advice)
@@ -322,6 +319,6 @@ class RepoView(Pane):
         there = self._known[name]
         same = sum(other.kept.label == build.kept.label for other in there.builds) > 1
         what = build.kept.main if same else build.kept.label
-        big = build.need.verdict(table.free) is Verdict.TOO_BIG
+        big = build.need.verdict(table.free) == "too big"
         about = hub.memory(build, table.free) if big else None
         self.post_message(self.Chosen(PullRequest(name, what), build, about))

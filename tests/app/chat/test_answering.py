@@ -2,13 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from app.chat.answering import Answering, AnswerPhase, PendingAnswer
-from app.chat.budget import DraftMessage, Shortage, Way, WayOut, measure
+from app.chat.answering import Answering
+from app.chat.budget import Shortage, WayOut
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.chat.session import Session
@@ -29,7 +26,6 @@ class View:
         self.told: list[str] = []
         self.asked: list[tuple[Shortage, Callable[[WayOut | None], Any]]] = []
         self.answer = Answering(self.session, self)
-        self.phases: list[AnswerPhase] = []
         self._loop = asyncio.get_running_loop()
 
     def params(self, conversation: Conversation) -> SamplingParams:
@@ -42,9 +38,6 @@ class View:
                 await done
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop)
-
-    def look_after(self) -> None:
-        """``until`` polls."""
 
     def give_back(self, text: str) -> None:
         self.typed = "\n\n".join(part for part in (text, self.typed) if part)
@@ -59,8 +52,7 @@ class View:
         """Nothing is drawn."""
 
     def show_state(self) -> None:
-        if not self.phases or self.phases[-1] is not self.answer.phase:
-            self.phases.append(self.answer.phase)
+        """Nothing is drawn."""
 
     def chat_changed(self) -> None:
         """Nothing is counted."""
@@ -81,7 +73,6 @@ class View:
         async with asyncio.timeout(30):
             while not reached():
                 progress = self.answer.poll()
-                self.show_state()
                 if progress is not None and progress.done:
                     await self.answer.ended()
                 await asyncio.sleep(0.005)
@@ -108,9 +99,6 @@ async def test_a_message_passes_all_states_and_the_next_one_waits_for_it(
     await view.idle()
     assert view.said == [USER, DONE, USER, DONE]
     assert [m.text for m in view.session.path if m.role is Role.USER] == ["Go", "Go on"]
-    steps = [AnswerPhase.WAITING, AnswerPhase.STARTING, AnswerPhase.STREAMING]
-    assert [phase for phase in view.phases if phase in steps][:2] == steps[1:]
-    assert view.phases[-1] is AnswerPhase.IDLE
     assert view.answer.figures.used
     assert not view.told
 
@@ -118,7 +106,7 @@ async def test_a_message_passes_all_states_and_the_next_one_waits_for_it(
 async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore):
     view = View(EngineHost(), store, SHORT)
     await view.answer.send("Go")
-    assert view.answer.phase is AnswerPhase.WAITING
+    assert view.answer.busy
     assert view.answer.notice()
     assert "model" in view.answer.doing()
     assert view.answer.poll() is None
@@ -127,7 +115,7 @@ async def test_without_a_model_it_waits_and_can_be_taken_back(store: ChatStore):
     await view.answer.send("In another chat")  # one waits already
     assert view.typed == "In another chat"
     assert view.answer.interrupt()
-    assert view.answer.phase is AnswerPhase.IDLE
+    assert not view.answer.busy
     assert not view.answer.interrupt()
 
 
@@ -141,7 +129,6 @@ async def test_a_stop_settles_and_gives_back_what_waits(roomy: EngineHost, store
     drafts, _ = view.session.unsent("typed")  # what is on disk, for who is killed now
     assert drafts == {view.session.chat_id: "second\n\nthird\n\ntyped"}
     assert view.answer.interrupt()
-    assert view.answer.phase is AnswerPhase.SETTLING
     assert view.answer.doing() == "stopping"
     assert view.typed == "second\n\nthird"
     assert [one.name for one in view.session.attached] == ["notes.txt"]
@@ -151,75 +138,3 @@ async def test_a_stop_settles_and_gives_back_what_waits(roomy: EngineHost, store
     await view.idle()
     assert view.said == [USER, STOPPED, USER, DONE]
     assert view.session.path[2].text == "after the stop"
-
-
-async def test_an_engine_that_fails_gives_back_what_waits(roomy: EngineHost, store: ChatStore):
-    view = View(roomy, store, ENDLESS)
-    await view.answer.send("Go")
-    await view.until(lambda: view.answer.turn)
-    await view.answer.send("one")
-    view.answer.turn._stream.cancel()  # as when the model is closed
-    await view.idle()
-    assert view.typed == "one"
-    assert view.said == [USER, STOPPED]
-
-
-async def test_an_answer_goes_on_while_another_chat_is_shown(roomy: EngineHost, store: ChatStore):
-    view = View(roomy, store, ENDLESS)
-    await view.answer.send("Go")
-    await view.until(lambda: view.answer.turn)
-    first = view.session.shown
-    assert view.answer.writes_here
-    view.session.show(None, "")
-    assert not view.answer.writes_here
-    await view.answer.send("Here")
-    assert view.answer.notice()[0].startswith("Waits until the answer in another chat")
-    view._params = SHORT
-    view.answer.turn.stop()
-    await view.idle()
-    assert view.said == [USER, DONE]
-    assert [message.state for message in first.path] == [State.DONE, State.STOPPED]
-
-
-@pytest.mark.parametrize("way", [None, Way.SHORTER, Way.NEW_CHAT])
-async def test_what_does_not_fit_is_a_draft_again_until_a_way_is_chosen(
-    host: EngineHost, store: ChatStore, way: Way | None
-):
-    view = View(host, store, SHORT)
-    empty, text = Conversation.new(store), "Who are you?"
-    while measure(host, empty, DraftMessage(text), SamplingParams(max_tokens=8)).room > 100:
-        text += " Who are you?"
-    await view.answer.send(text)
-    await view.idle()
-    view._params = SamplingParams(max_tokens=500, ignore_eos=True)
-    await view.answer.send("And what can you do?")
-    await view.until(lambda: view.asked)
-    [(short, then)] = view.asked
-    assert view.said == [USER, DONE]
-    offered = {one.way: one for one in short.ways}
-    if way is None:
-        await then(None)
-        assert view.typed == "And what can you do?"
-        assert view.told == ["Not sent: it does not fit into the context."]
-        return
-    await then(offered[way])
-    await view.until(lambda: view.answer.figures.ttft_s is not None and view.answer.turn)
-    assert view.session.path[-2].text == "And what can you do?"
-    assert len(view.session.path) == (4 if way is Way.SHORTER else 2)
-    view.answer.interrupt()
-    await view.idle()
-
-
-async def test_what_cannot_be_asked_is_told(host: EngineHost, store: ChatStore):
-    view = View(host, store, SHORT)
-    await view.answer.send("Who are you?")
-    await view.idle()
-    whole = store.end_answer(
-        replace(view.session.path[-1], text="It is.", token_ids=(), state=State.DONE)
-    )
-    view.session.conversation.note(whole)
-    conversation, [question, _] = view.session.conversation, view.session.path
-    view.answer.ask(PendingAnswer(conversation, question, whole))
-    await view.until(lambda: view.told)
-    assert view.told == ["this answer is whole: there is nothing to continue"]
-    await view.idle()

@@ -8,12 +8,9 @@ import pytest
 from app.chat.attachments import (
     MOST_BYTES,
     AttachmentError,
-    complete_path,
     read_attachment,
-    with_attachments,
 )
 from app.chat.store.records import Attachment
-from tests.app.documents import pdf, word
 
 
 def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -23,9 +20,8 @@ def test_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert (read.attachment, read.warning) == (Attachment("a b.txt", "größe\n\tx\x1b[0m\n"), None)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read_attachment("~/a b.txt") == read
-    for codec in ("utf-8-sig", "utf-16"):
-        file.write_text("größe 🦊", encoding=codec)
-        assert read_attachment(file).attachment.text == "größe 🦊"
+    file.write_text("größe 🦊", encoding="utf-16")
+    assert read_attachment(file).attachment.text == "größe 🦊"
     file.write_bytes("naïve ".encode("latin-1") + b"a long text that is all right otherwise")
     read = read_attachment(file)
     assert read.attachment.text.startswith("na\ufffdve")
@@ -60,55 +56,8 @@ def test_what_cannot_be_attached_says_why(tmp_path: Path):
         os.mkfifo(tmp_path / "pipe")
         refused(tmp_path / "pipe", "pipe")  # and does not wait for a writer
         refused("/dev/zero", "device")
+    if Path("/proc/kallsyms").exists():  # whose size the system does not tell
+        refused("/proc/kallsyms", "at most 1 MB")
     if os.geteuid() != 0:
         file.chmod(0)
         refused(file, "permitted")
-
-
-def test_how_the_model_gets_them():
-    plain, fenced = Attachment("a\nb.md", "x\n"), Attachment("c", "```\ncode\n````\n")
-    assert with_attachments("ask", ()) == "ask"
-    assert with_attachments("", [plain]) == "File a b.md:\n```\nx\n```"
-    assert with_attachments("ask", [plain, fenced]) == (
-        "File a b.md:\n```\nx\n```\n\nFile c:\n`````\n```\ncode\n````\n`````\n\nask"
-    )
-
-
-def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in ("notes.txt", "Notes.md", "new file.txt", ".hidden", "n\nl"):
-        (tmp_path / name).touch()
-    (tmp_path / "nested").mkdir()
-    (tmp_path / "nested" / "deep.txt").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert complete_path("n")[0] == "nested/"
-    assert complete_path("N")[1:] == ["Notes.md", "new file.txt", "notes.txt"]
-    assert complete_path("nested/") == ["nested/deep.txt"]
-    assert complete_path("./nested/d") == ["./nested/deep.txt"]
-    assert complete_path("~/nested/d") == ["~/nested/deep.txt"]
-    assert complete_path(f"{tmp_path}/note")[-1] == f"{tmp_path}/notes.txt"
-    assert complete_path(".h") == [".hidden"]
-    assert ".hidden" not in complete_path("")
-    assert "n\nl" not in complete_path("")
-    assert complete_path("absent/") == complete_path("notes.txt/") == complete_path("\0/") == []
-    (tmp_path / "many").mkdir()
-    for number in range(60):
-        (tmp_path / "many" / str(number)).touch()
-    assert len(complete_path("many/")) == 50
-
-
-def test_documents_are_attached_as_their_text(tmp_path: Path):
-    read = read_attachment(pdf(tmp_path / "a.pdf", ["one", ""]))
-    assert read.attachment == Attachment("a.pdf", "one\n\n[page 2 has no text]")
-    assert (read.warning or "").endswith(
-        "a.pdf: 1 of its 2 pages have no text: they are blank, or pictures"
-    )
-    large = word(tmp_path / "b.docx", f"<w:p><w:r><w:t>{'x' * MOST_BYTES}</w:t></w:r></w:p>")
-    assert read_attachment(large).attachment.name == "b.docx"
-    larger = word(tmp_path / "c.docx", f"<w:p><w:r><w:t>{'ö' * MOST_BYTES}</w:t></w:r></w:p>")
-    for path, why in (
-        (larger, "its text has 2.0 MB"),
-        (pdf(tmp_path / "d.pdf", [""]), "d.pdf: it has only pictures"),
-    ):
-        with pytest.raises(AttachmentError, match=why):
-            read_attachment(path)

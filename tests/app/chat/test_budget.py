@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.chat.budget import DraftMessage, TokenBudget, Way, measure, ways_out
+from app.chat.budget import DraftMessage, TokenBudget, Way, measure, shortage
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
-from app.chat.store.records import Attachment, State
+from app.chat.store.records import Attachment
 from app.chat.turn import Turn
 from runtimes.errors import RequestError
 from runtimes.request import SamplingParams
@@ -14,23 +14,6 @@ from tests.app.chat.conftest import answer, until
 
 def _most(tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=tokens)
-
-
-@pytest.mark.parametrize(
-    ("budget", "room", "fits", "tight", "over"),
-    [
-        ((100, 412, 512), 412, True, False, False),
-        ((100, 413, 512), 412, False, False, False),
-        ((100, 1024, 512), 412, False, False, False),  # it may be cut, and has room
-        ((400, 1024, 512), 112, False, True, False),
-        ((400, 100, 512), 112, True, False, False),
-        ((512, 1, 512), 0, False, True, True),
-        ((600, 1, 512), 0, False, True, True),
-    ],
-)
-def test_what_fits(budget: tuple[int, int, int], room: int, fits: bool, tight: bool, over: bool):
-    now = TokenBudget(*budget)
-    assert (now.room, now.fits, now.tight, now.over) == (room, fits, tight, over)
 
 
 def test_it_counts_what_would_be_asked_once(
@@ -73,7 +56,10 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
 
     before = now()
     assert not before.fits
-    ways = {way.way: way for way in ways_out(host, conversation, draft, _most(300))}
+    short = shortage(host, conversation, draft, _most(300))
+    assert short is not None
+    assert short.budget == before
+    ways = {way.way: way for way in short.ways}
     turns = ways[Way.DROP_TURNS]
     count = len(turns.ids) // 2
     assert turns.says == f"leave the oldest {count} turns out of the prompt"
@@ -83,8 +69,7 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
     conversation.drop(turns.ids)
     assert now() == turns.after
     assert turns.after.fits
-    left = ways_out(host, conversation, draft, _most(300))
-    assert not {id for way in left for id in way.ids} & {*turns.ids}, "they are left out already"
+    assert shortage(host, conversation, draft, _most(300)) is None
     conversation.drop(turns.ids, False)
     assert now() == before
     assert now(DraftMessage(draft.text, parent=leaf)) == ways[Way.DROP_FILES].after
@@ -92,28 +77,3 @@ def test_ways_out_leave_what_they_say(host: EngineHost, conversation: Conversati
     assert now(alone, Conversation.new(conversation.store)) == ways[Way.NEW_CHAT].after
     shorter = ways[Way.SHORTER].after
     assert (shorter.fits, shorter.max_tokens) == (True, before.room)
-
-
-def test_a_question_that_was_refused_finds_room(host: EngineHost, conversation: Conversation):
-    def ways(draft: DraftMessage) -> list[Way]:
-        return [way.way for way in ways_out(host, conversation, draft, _most(100))]
-
-    answer(host, conversation, "Count. " * 100, max_tokens=4)
-    asked = conversation.say("Count. " * 100)
-    draft = DraftMessage(parent=asked.id)
-    assert ways(draft) == [Way.DROP_TURNS, Way.NEW_CHAT]
-    first = ways_out(host, conversation, draft, _most(100))[0]
-    conversation.drop(first.ids)
-    message = until(Turn.start(host, conversation, asked, _most(100))).message
-    assert message.state in (State.DONE, State.CUT)
-    assert message.figures.prompt_tokens == first.after.prompt_tokens
-    # By itself too long: only without its files, if it has some.
-    file = Attachment("a.txt", "Count. " * 600)
-    assert ways(DraftMessage("Count. " * 600)) == []
-    assert ways(DraftMessage("Read this.", (file,))) == [Way.DROP_FILES]
-    conversation = Conversation.new(conversation.store)
-    stored = conversation.say("Read this.", [file])
-    (way,) = ways_out(host, conversation, DraftMessage(parent=stored.id), _most(100))
-    assert way.way is Way.DROP_FILES
-    edited = conversation.edit(stored.id, stored.text, ())
-    assert measure(host, conversation, DraftMessage(parent=edited.id), _most(100)) == way.after

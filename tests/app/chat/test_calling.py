@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.chat.answering import AnswerPhase, Permission
-from app.chat.budget import DraftMessage, ways_out
+from app.chat.answering import Permission
 from app.chat.conversation import Conversation
 from app.chat.export import as_markdown
 from app.chat.host import EngineHost
@@ -79,7 +78,6 @@ async def test_calls_are_asked_for_and_answered_until_the_model_repeats_itself(
     assert states(view) == [DONE, DONE, REFUSED]
     assert [(m.role, m.text.strip()) for m in view.session.path[1:]] == [(Role.ASSISTANT, "")] * 3
     assert "the model has made the same call 3 times" in view.told[-1]
-    assert AnswerPhase.CALLING in view.phases
     reopened = Conversation.open(store, view.session.conversation.chat.id)
     assert reopened.path == view.session.path
     said = reopened.prompt(reopened.leaf)
@@ -179,23 +177,6 @@ async def test_a_call_that_hangs_is_stopped_and_made_after_a_restart(
     await again.idle()
     assert states(again)[:2] == [REFUSED, REFUSED]
     assert again.session.path[2].calls  # and an answer to them came
-
-
-def test_a_result_that_fills_the_context_leaves_ways_out(
-    host: EngineHost, store: ChatStore
-) -> None:
-    conversation = Conversation.new(store)
-    conversation.say("Hello")
-    answer = called(conversation, ToolCall("a", "x", "{}").ended(DONE, "word " * 600))
-    draft = DraftMessage(parent=answer.id)
-    assert ways_out(host, conversation, draft, SHORT) == []
-    conversation = Conversation.new(store)
-    conversation.say("First " * 100)
-    first = called(conversation)
-    conversation.say("Second")
-    answer = called(conversation, ToolCall("a", "x", "{}").ended(DONE, "word " * 150))
-    ways = ways_out(host, conversation, DraftMessage(parent=answer.id), SHORT)
-    assert [way.ids for way in ways if way.ids] == [(first.parent, first.id)]
 
 
 def called(conversation: Conversation, *calls: ToolCall) -> Message:

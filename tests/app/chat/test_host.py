@@ -11,14 +11,10 @@ import psutil
 import pytest
 
 from app.chat.host import EngineHost, HostState, LoadCancelledError, label_of
-from app.models.planning import plan_files, task_for
 from app.options import ModelOptions, PlanOptions
 from runtimes.engine.metrics import EngineStats
 from runtimes.errors import IngotError, ModelError, RequestError
 from runtimes.models.registry import read_model
-from runtimes.planner.known import save_plan
-from runtimes.planner.plan import Figures, Plan
-from runtimes.settings import RunnerSettings
 from tests.support import until
 
 SMALL = {"context": 256, "threads": 1}
@@ -133,24 +129,6 @@ def test_another_model_takes_the_place_of_the_first(
     assert (fresh.state, fresh.error) == (HostState.READY, None)
 
 
-def test_it_loads_what_was_planned(fresh: EngineHost, pebble_built: Path):
-    files = plan_files(str(pebble_built), ModelOptions(), None)
-    plan = Plan(
-        workload="chat",
-        profile="balanced",
-        runtime="onnx",
-        path=next(str(m.path) for m in files.models if m.runtime == "onnx"),
-        settings=RunnerSettings(threads=1, slots=4, context=320, batch=64, gpu_layers=0),
-        memory=1000,
-        figures=Figures(100.0, {1: 10.0}),
-    )
-    save_plan(files.models, task_for("chat", "balanced"), plan)
-    assert fresh.load(str(pebble_built)).planned
-    assert (fresh.label, fresh.details) == ("pebble · onnx-int4", "onnx · 1 thread")
-    assert (fresh.engine.slots, fresh.engine.context) == (1, 320)
-    assert fresh.model == str(pebble_built.resolve())
-
-
 @pytest.mark.parametrize("how", ["close", "another"])
 def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str):
     errors: list[IngotError] = []
@@ -182,7 +160,6 @@ def test_a_load_is_ended_at_once(fresh: EngineHost, pebble_built: Path, how: str
 def test_labels(pebble_built: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     source = pebble_built / "pebble-q8_0.gguf"
     for name, expected in (
-        ("Qwen2.5-0.5B-Instruct-Q4_K_M.gguf", "Qwen2.5-0.5B-Instruct · q4_k_m"),
         ("tiny.BF16.gguf", "tiny · bf16"),
         ("model-UD-IQ2_XXS.gguf", "model · ud-iq2_xxs"),
         ("plain.gguf", "plain"),

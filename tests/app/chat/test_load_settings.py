@@ -1,6 +1,5 @@
 """How a file is loaded: what may be typed, what is remembered, and that the engine has it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,16 +7,11 @@ import pytest
 from app.chat.host import EngineHost
 from app.chat.load_settings import (
     LoadSettings,
-    applied,
-    known_to,
-    memory,
     read,
     remember,
     remembered,
 )
 from app.chat.templates import KNOWN
-from app.models.planning import choose
-from app.options import ModelOptions, PlanOptions
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import save_entry
 from runtimes.models.registry import read_model
@@ -55,31 +49,10 @@ def test_it_is_remembered_by_file(gguf_file: Path, tmp_path: Path):
     remember(gguf_file, said)
     assert remembered(gguf_file) == said
     assert remembered(tmp_path / "other.gguf") == LoadSettings()
-    save_entry(
-        "load_settings", str(gguf_file.resolve()), {"context": "x", "new": 1, "threads": 2}, 9
-    )
+    save_entry("load_settings", str(gguf_file.resolve()), {"new": 1, "threads": 2}, 9)
     assert remembered(gguf_file) == LoadSettings(threads=2)
     remember(gguf_file, LoadSettings())
     assert remembered(gguf_file) == LoadSettings()
-
-
-def test_the_command_line_comes_first(gguf_file: Path, pebble_built: Path):
-    given = ModelOptions(context=256)
-    choice = choose(str(gguf_file), given, PlanOptions(), "chat", slots=1)
-    said = LoadSettings(context=512, threads=1, kv_type="q8_0")
-    found = applied(choice, said, given, PlanOptions()).settings
-    assert (found.context, found.threads, found.kv_type) == (256, 1, "q8_0")
-    planned = replace(choice, settings=replace(choice.settings, gpu_layers=0))
-    named = applied(planned, LoadSettings(device="Vulkan0"), given, PlanOptions()).settings
-    assert (named.device, named.gpu_layers) == ("Vulkan0", -1)
-    # Another runtime has no such cache: the same words mean nothing to it.
-    onnx = choose(
-        str(pebble_built), ModelOptions(recipe="onnx-int4"), PlanOptions(), "chat", slots=1
-    )
-    assert known_to(onnx.file) == ("context", "threads", "device", "template")
-    assert applied(onnx, said, ModelOptions(), PlanOptions()).settings.kv_type == "f16"
-    small, large = (memory(onnx, LoadSettings(context=size)).total for size in (64, 1024))
-    assert small < large
 
 
 def test_the_engine_has_it(gguf_file: Path):

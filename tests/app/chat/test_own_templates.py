@@ -4,13 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.host import EngineHost
 from app.chat.templates import KNOWN, read_template
-from app.openai.prepare import prepare
-from app.openai.task import Task
 from runtimes.chat import render_chat
 from runtimes.errors import RequestError
-from runtimes.request import SamplingParams
 
 SAID = [
     {"role": "system", "content": "Be brief."},
@@ -74,13 +70,3 @@ def test_what_is_no_file(tmp_path: Path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RequestError, match="cannot be read"):
         read_template(str(tmp_path / "binary"))
-
-
-def test_the_engine_asks_by_it(host: EngineHost):
-    engine = host.engine
-    task, params = Task(turns=("the sea",)), SamplingParams()
-    own = "Once upon a time there was {{ messages[0].content }}"
-    ids = prepare(task, engine, params, template=own).ids
-    begin = engine.encode("")
-    assert [*begin, *ids] == engine.encode("Once upon a time there was the sea")
-    assert prepare(task, engine, params).ids != ids

@@ -9,7 +9,6 @@ import pytest
 
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
-from app.chat.store.store import ChatStore
 from app.models.prefixes import SavedPrefixes
 from app.options import ModelOptions
 from tests.app.chat.conftest import answer
@@ -56,38 +55,3 @@ def test_a_chat_that_is_opened_again_is_not_read_anew(
         assert cached(answer(anew, other, "And then?", max_tokens=16)) == 0
     none.prune()  # as the app does when it starts
     assert not list(prefixes.folder.iterdir())
-
-
-def test_what_is_damaged_or_of_another_model_is_read_anew(
-    pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
-):
-    prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
-    with host(pebble_built, "q8_0", prefixes) as first:
-        answer(first, conversation, FIRST, max_tokens=8)
-    with host(pebble_built, "onnx-int8", prefixes) as other:
-        assert cached(answer(other, conversation, "And then?", max_tokens=8)) == 0
-    for file in prefixes.folder.iterdir():
-        file.write_bytes(file.read_bytes()[:-7])
-    with host(pebble_built, "onnx-int8", prefixes) as again:
-        assert cached(answer(again, conversation, "And then?", max_tokens=8)) == 0
-
-
-def test_what_is_read_soon_or_finds_no_room_is_not_saved(
-    pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
-):
-    for folder, room, worth_s in (("quick", ROOM, 3600), ("full", 1000, 0)):
-        prefixes = SavedPrefixes(tmp_path / folder, room, worth_s=worth_s)
-        with host(pebble_built, "q8_0", prefixes) as loaded:
-            answer(loaded, conversation, FIRST, max_tokens=4)
-        assert not prefixes.folder.exists()
-
-
-def test_a_new_chat_has_the_system_prompt_of_another(
-    pebble_built: Path, home: None, store: ChatStore, tmp_path: Path
-):
-    prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
-    with host(pebble_built, "q8_0", prefixes) as first:
-        answer(first, Conversation.new(store, system=FIRST), "What is 1 + 1?", max_tokens=8)
-    with host(pebble_built, "q8_0", SavedPrefixes(prefixes.folder, ROOM)) as second:
-        message = answer(second, Conversation.new(store, system=FIRST), "Who?", max_tokens=8)
-        assert cached(message) > 64

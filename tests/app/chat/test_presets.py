@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from app.chat import presets
-from app.chat.sampling_form import from_mapping
 from app.config.files import load
 from app.config.settings import Config, ConfigError, Preset
 
@@ -27,15 +26,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "config.toml"
     monkeypatch.setenv("INGOT_CONFIG", str(path))
     return path
-
-
-def test_those_that_come_with_the_app_are_good():
-    for preset in presets.BUILT_IN:
-        params = from_mapping(preset.sampling, Config().sampling)
-        for name, value in preset.sampling.items():
-            assert getattr(params, name) == value
-    names = [preset.name for preset in presets.all_presets(Config())]
-    assert len(names) == len(set(names)) == len(presets.BUILT_IN)
 
 
 def test_the_users_own_come_first_and_stay_in_the_file(file: Path):
@@ -63,22 +53,3 @@ def test_the_users_own_come_first_and_stay_in_the_file(file: Path):
         presets.delete(Config(), "coder")
     with pytest.raises(ConfigError, match="no preset"):
         presets.delete(Config(), "x")
-
-
-def test_what_cannot_be_saved_changes_nothing(file: Path):
-    for preset in (
-        Preset(" "),
-        Preset("a\x1b"),
-        Preset("hot", None, {"temperature": -1}),
-        Preset("odd", None, {"mirostat": 2}),
-    ):
-        with pytest.raises(ConfigError):
-            presets.save(preset)
-    assert not file.exists()
-    file.write_text("presets = 3\n")
-    with pytest.raises(ConfigError, match="table"):
-        presets.save(Preset("a"))
-    file.write_text("[[broken")
-    with pytest.raises(ConfigError, match="TOML"):
-        presets.save(Preset("a"))
-    assert file.read_text() == "[[broken"

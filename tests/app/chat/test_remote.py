@@ -4,22 +4,18 @@ import threading
 
 import pytest
 
-from app.chat import remote
 from app.chat.conversation import Conversation
-from app.chat.host import EngineHost, HostState
+from app.chat.host import EngineHost
 from app.chat.remote import KEY, connect
-from app.chat.thinking import split
 from app.chat.turn import Turn
 from app.models.library import load_engine
 from runtimes.errors import ModelError, RequestError
 from runtimes.models.registry import read_model
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
-from tests.app import endless
 from tests.app.chat.conftest import answer
 from tests.app.chat.conftest import until as until_done
 from tests.app.serve.conftest import running
-from tests.support import until
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -61,20 +57,6 @@ def test_another_model_by_its_name(address):
         connect(f"{address}#nope")
 
 
-def test_an_answer_can_be_stopped(endless_gguf):
-    with running({"pebble": endless_gguf}, slots=1) as server:
-        engine = connect(server.address)
-        params = SamplingParams(max_tokens=endless.CONTEXT - 1024, frequency_penalty=-2.0)
-        ids = engine.encode_chat([{"role": "user", "content": "Tell me a story."}])
-        stream = engine.submit(Request(ids, params))
-        next(iter(stream))
-        stream.cancel()
-        found = stream.result(60)
-        assert found.finish_reason is FinishReason.CANCELLED
-        assert found.text
-        until(lambda: engine.stats().running == 0)
-
-
 @pytest.fixture(scope="module")
 def thinkers(pebble_thinks):
     """The model that thinks as a file, and as one of a server."""
@@ -87,7 +69,7 @@ def thinkers(pebble_thinks):
         there.close()
 
 
-THINKING = [{}, {"thinking": "off"}, {"thinking": "high"}, {"think_tokens": 4}, {"max_tokens": 3}]
+THINKING = [{"thinking": "off"}, {"think_tokens": 4}, {"max_tokens": 3}]
 
 
 @pytest.mark.parametrize("params", THINKING, ids=str)
@@ -113,18 +95,6 @@ def test_thoughts_are_kept_as_those_of_a_file(thinkers, store, params):
         assert first.text.startswith("<think>\n")
         assert prompt[1]["reasoning_content"]
     assert prompt[1]["content"] == "The capital of France is Paris."
-
-
-def test_an_older_server_has_its_thoughts_found_in_the_text(thinkers, store, monkeypatch):
-    def older(name, request, known=remote._body):
-        return {key: value for key, value in known(name, request).items() if key != "thinking_at"}
-
-    monkeypatch.setattr(remote, "_body", older)
-    conversation = Conversation.new(store)
-    said = answer(thinkers[1], conversation, "What is the capital of France?", max_tokens=200)
-    thought, text = split(said.text)
-    assert thought.thinking
-    assert (text.thinking, text.text) == (False, "The capital of France is Paris.")
 
 
 @pytest.mark.parametrize("by", ["cancel", "close"])
@@ -177,15 +147,3 @@ def test_the_key_comes_from_the_environment(gguf_file, monkeypatch):
             connect(server.address)
         monkeypatch.setenv(KEY, "s3cret")
         assert connect(server.address).slots == 1
-
-
-def test_the_host_takes_it_as_a_model(address):
-    host = EngineHost()
-    host.load(f"{address}#pebble")
-    try:
-        assert host.state is HostState.READY
-        assert host.label == "pebble"
-        assert "127.0.0.1" in host.details
-        assert host.stats().slots == 2
-    finally:
-        host.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import signal
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -121,16 +119,3 @@ def test_repair(run: Run, chats: list[int], monkeypatch: pytest.MonkeyPatch) -> 
     assert said.index("is renamed,") < said.index("saved")  # told before it is done
     assert "is whole" in run("repair")[1]
     assert len([name for name in path.parent.iterdir() if "damaged" in name.name]) == 1
-
-
-def test_a_full_disk(run: Run, chats: list[int]) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
-        for arguments in (["search", "blue"], [], ["repair", "--yes"], ["export", "1"]):
-            assert "full" in run(*arguments, code=4)[1]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert run("search", "blue")[0]

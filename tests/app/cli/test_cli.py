@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import typer
 from app.cli import main as cli
 from app.exitcodes import ExitCode
 from runtimes.errors import IngotError, ModelError, OutOfMemoryError, RequestError
-from tests.runtimes.worker.faults import build_fault_library
 from tests.support import questions, write_rows
 
 QUESTION = "What is the capital of France?"
@@ -140,10 +138,6 @@ def test_a_folder_that_was_deleted_is_told(
     assert "was deleted: change to another one" in done.stderr
 
 
-def test_the_version_is_the_packages(command: Any) -> None:
-    assert re.fullmatch(r"ingot \d+\.\d+\.\d+\n", command("--version").stdout)
-
-
 def test_a_reader_that_leaves_is_no_error() -> None:
     """`ingot --help | true`: silent, whatever the buffer's fate."""
     read, write = os.pipe()
@@ -153,25 +147,6 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN_PIPE, b"")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
-def test_run_answers_on_a_build_whose_fast_kernels_crash(
-    ingot: Any, gguf_file: Path, tmp_path: Path
-) -> None:
-    environment = {
-        "LD_PRELOAD": str(build_fault_library(tmp_path)),
-        "INGOT_TEST_FAULT": "SIGILL",
-        "INGOT_HOME": str(tmp_path / "home"),
-    }
-    arguments = ("run", gguf_file, QUESTION, "--max-tokens", "8")
-    first, second = (ingot(*arguments, env=environment) for _ in range(2))
-    assert first.returncode == second.returncode == 0, (first.stderr, second.stderr)
-    assert first.stdout.strip()
-    [warning] = [line for line in first.stderr.splitlines() if "SIGILL" in line]
-    assert "python -P -m runtimes.llamacpp.build --force" in warning
-    assert second.stdout == first.stdout
-    assert "SIGILL" not in second.stderr
 
 
 @pytest.mark.parametrize("package", ["app", "quantize"])

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
-import os
-import pty
 import signal
-import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from app.batch.embed import EmbedJob, _sink
-from app.cli import main as cli
-from app.options import ModelOptions
 from tests.support import until
 
 QUIET = ["--quiet", "--threads", "1"]
@@ -54,30 +45,6 @@ def test_texts_lines_and_files_give_the_same(
     assert not [*tmp_path.glob(".out*")]
 
 
-def test_an_error_of_the_job_is_not_one_of_its_output(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    job = EmbedJob("m", ["a"], None, None, None, out, "jsonl", ModelOptions())
-
-    def fail() -> None:
-        with _sink(job) as write:
-            write(b"begun")
-            raise OSError(errno.EMFILE, "elsewhere")
-
-    with pytest.raises(OSError, match="elsewhere") as raised:
-        fail()
-    assert raised.value.errno == errno.EMFILE
-    assert not [*tmp_path.iterdir()]
-
-
-def test_a_reader_that_leaves(ingot: Any, gguf_file: Path) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    process = ingot.start("embed", gguf_file, *TEXTS, *QUIET, stdout=writer)
-    os.close(writer)
-    _, err = process.communicate(timeout=300)
-    assert (process.returncode, err) == (141, b"")
-
-
 def test_a_text_that_fails(command: Any, gguf_file: Path, tmp_path: Path) -> None:
     texts = ["Paris", "word " * 5000]
     done = command("embed", gguf_file, *texts, *QUIET)
@@ -109,48 +76,3 @@ def test_half_a_file_is_not_put_in_place(ingot: Any, gguf_file: Path, tmp_path: 
     else:
         assert process.returncode == 130
         assert not out.exists()
-
-
-@pytest.mark.parametrize("form", ["jsonl", "npy"])
-def test_pipes(ingot: Any, gguf_file: Path, tmp_path: Path, form: str) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    asked = ("embed", gguf_file, "a text", "--format", form, *QUIET)
-    process = ingot.start(*asked, "-o", pipe)
-    through = pipe.read_bytes()
-    assert process.wait(60) == 0
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    out, _ = ingot.start(*asked).communicate(timeout=300)
-    assert out[:3000] == through[:3000]
-    assert form == "jsonl" or np.load(io.BytesIO(out)).shape[0] == 1
-
-
-def test_an_encoder_embeds_and_does_nothing_else(
-    command: Any, encoders: Path, tmp_path: Path
-) -> None:
-    texts = ["what is the capital of france", "a fox ."]
-    done = command("embed", encoders / "bert.gguf", *texts, *QUIET)
-    assert done.returncode == 0, done.stderr
-    assert np.abs(np.linalg.norm(vectors(done.stdout), axis=1) - 1).max() < 1e-5
-    rows = tmp_path / "in.jsonl"
-    rows.write_text('{"prompt": "a", "continuations": ["b"]}\n')
-    score = ["batch", rows, "-", "--model", encoders / "bert.gguf", "--task", "score"]
-    alone = "reranker.gguf (llama.cpp); ONNX graphs and rerankers give none"
-    for words, said in (
-        (["embed", encoders / "reranker.gguf", *texts, *QUIET], alone),
-        (score, "is an encoder"),
-    ):
-        refused = command(*words)
-        assert refused.returncode == 2
-        assert said in refused.stderr
-
-
-def test_a_terminal_is_not_waited_for(
-    gguf_file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leader, follower = pty.openpty()
-    with open(follower) as terminal:
-        monkeypatch.setattr("sys.stdin", terminal)
-        assert cli.main(["embed", str(gguf_file)]) == 2
-    os.close(leader)
-    assert "there is no text: give some" in capfd.readouterr().err

@@ -21,8 +21,6 @@ from app.cli import main as cli
 from app.console import messages
 from tests.app.tui.terminal import Terminal
 from tests.hostile import harmful
-from tests.quantize.hub.fakehub import FakeHub
-from tests.runtimes.models.sparse_gguf import write_sparse_gguf
 
 WORST = "PWNED[red]\x1b]2;PWNED\x07\x1b[2J\x1b[4;95m\x9b31m\u202e\u2028\x08\x7f"
 # What Rich writes itself, for colours and bars; the style in the text above is none of its own.
@@ -136,53 +134,11 @@ def test_chats(run: Run, home: Path) -> None:
     run("chats", "restore", "1")
 
 
-def test_comparisons(run: Run, model: Path, pebble_built: Path, tmp_path: Path) -> None:
-    other = next(pebble_built.glob("*q4_k_m*.gguf"))
-    asked = ("--max-tokens", "4")
-    said = run("compare", model, "Hello", "--also", other, *asked)
-    assert "== PWNED" in said
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"id": WORST, "prompt": f"{WORST} <img src=x> ![i](http://x)"}))
-    many = ("compare", model, other, "--prompts", rows, *asked)
-    run(*many)
-    run(*many, "--json")
-    page = tmp_path / f"{WORST}.md"
-    run(*many, "--output", page)
-    text = page.read_text()
-    assert not harmful(text)
-    assert not re.search(r"(?<!\\)<img|(?<!\\)!?\[i|(?<!\\)\[red", text)
-
-
-def test_an_architecture(run: Run, tmp_path: Path) -> None:
-    shape = {"hidden": 32, "feed_forward": 32, "layers": 1, "heads": 1, "kv_heads": 1, "vocab": 32}
-    file = write_sparse_gguf(tmp_path / "odd.gguf", WORST, head_dim=32, **shape)
-    for command in (("run", file, "Hello"), ("plan", file), ("-v", "run", file, "Hello")):
-        run(*command)
-    run("doctor", "--checksums", tmp_path, tried=False)
-
-
 def test_quantize(run: Run, pebble: Path, tmp_path: Path) -> None:
-    changed: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("type", "--json", {"model_type": WORST, "architectures": [WORST]}),
-        (f"folder {WORST}", "-v", {"architectures": [WORST]}),
-    )
-    for name, how, changes in changed:
-        folder = shutil.copytree(pebble, tmp_path / name)
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, **changes}))
-        run("quantize", folder, "--recipe", "q8_0", "--no-measure", how)
+    folder = shutil.copytree(pebble, tmp_path / f"folder {WORST}")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": [WORST]}))
+    run("quantize", folder, "--recipe", "q8_0", "--no-measure", "-v")
     run("quantize", tmp_path / f"none {WORST}")
     run("quantize", pebble, "--recipe", WORST, tried=False)  # in small letters
     run("quantize", pebble, "--override", WORST)
-
-
-def test_a_hub(run: Run, hub: FakeHub) -> None:
-    named = {f"{WORST}-Q4_K_M.gguf": b"GGUF" * 50, f"{WORST}-Q8_0.gguf": b"GGUF" * 60}
-    hub.add("org/names", named)
-    hub.add("org/marks", {"[red]PWNED-Q4_K_M.gguf": b"GGUF" * 50, "[/x]-Q8_0.gguf": b"GGUF"})
-    hub.add("org/one", {"[/red]PWNED-Q4_K_M.gguf": b"GGUF" * 50})
-    for repo in ("org/names", "org/marks", "org/one", f"org/{WORST}"):
-        run("pull", repo)
-    run("models", tried=False)  # what cannot be a name is refused before
-    run("models", "--json", tried=False)
-    run("rm", WORST)

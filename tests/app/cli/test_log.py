@@ -25,21 +25,6 @@ def _log_as_before(monkeypatch: pytest.MonkeyPatch):
     root.setLevel(before[1])
 
 
-def test_verbose_stands_on_either_side(tmp_path: Path, capfd):
-    none, log = str(tmp_path / "none.gguf"), tmp_path / "log"
-    for arguments in (
-        ("-v", "run", none, "Hello"),
-        ("run", none, "Hello", "-v"),
-        ("run", none, "--verbose", "Hello"),
-        ("-v", "run", none, "Hello", "-v"),
-    ):
-        assert cli.main([*arguments]) == 3
-        assert "Traceback" in capfd.readouterr().err
-    for command in (("chats", "search", "x"), ("config",), ("models",)):  # groups, and theirs
-        assert cli.main([*command, "-v", "--log-file", str(log)]) == 0, capfd.readouterr().err
-        assert log.exists()
-
-
 def test_the_file_has_what_stderr_does_not(gguf_file: Path, tmp_path: Path, capfd):
     log = tmp_path / "ingot.log"
     asked = ["run", str(gguf_file), "Hello", "--log-file", str(log)]

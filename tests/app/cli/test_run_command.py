@@ -22,16 +22,6 @@ def report_of(done: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_every_file_answers(command: Any, pebble_file: Path) -> None:
-    done = command("run", pebble_file, QUESTION, *ONE)
-    assert done.returncode == 0
-    assert "Paris" in done.stdout
-    assert done.stdout.endswith("\n")
-    assert "\x1b" not in done.stdout + done.stderr  # neither is a terminal
-    for figure in ("first token", "prefill", "tok/s", pebble_file.name):
-        assert figure in done.stderr
-
-
 def test_json_and_the_choice_of_a_file(command: Any, pebble_built: Path) -> None:
     asked = ("run", pebble_built, QUESTION, "--json", "--quiet", *ONE)
     done = command(*asked, "--recipe", "q8_0")
@@ -67,14 +57,6 @@ def test_a_draft_is_named_and_counted_or_refused(
         refused = command(*asked, "--draft", draft)
         assert refused.returncode == 3
         assert said in refused.stderr
-
-
-def test_bytes_that_are_no_text_and_an_empty_answer(command: Any, gguf_file: Path) -> None:
-    done = command("run", gguf_file, "--max-tokens", "4", *ONE, stdin=b"caf\xe9 \x00 end")
-    assert done.returncode == 0
-    assert "byte 4" in done.stderr
-    done = command("run", gguf_file, QUESTION, "--quiet", "--stop", "The", *ONE)
-    assert (done.returncode, done.stdout.strip(), done.stdout[-1:]) == (0, "", "\n")
 
 
 def test_a_full_context_ends_the_answer_or_is_shifted(command: Any, pebble_built: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from app.batch.journal.journal import journal_path
 from app.models.library import load_engine
-from app.oneshot import ask
+from app.oneshot import OneShot
 from app.prompts import PromptStyle
 from runtimes.errors import RequestError
 from runtimes.models.registry import read_model
@@ -21,38 +19,10 @@ from runtimes.request import Request, SamplingParams
 from runtimes.settings import RunnerSettings
 from runtimes.stream import Stream
 from runtimes.worker.engine import WorkerEngine
-from tests.app.workers import step, worker_of
-from tests.support import read_rows, write_rows
+from tests.app.workers import worker_of
 
 ONE = ["--threads", "1"]
 QUESTION = "What is the capital of France?"
-
-
-def test_a_batch_whose_worker_is_killed_answers_every_row(
-    ingot: Any, home: Path, gguf_file: Path, tmp_path: Path
-) -> None:
-    count, out = 80, tmp_path / "out.jsonl"
-    rows = write_rows(
-        tmp_path / "in.jsonl", ({"id": i, "prompt": f"The number {i} is"} for i in range(count))
-    )
-    journal = journal_path(out)
-    flags = ["--max-tokens", "24", "--slots", "8", "--raw", "--json", *ONE]
-    process = ingot.start("batch", rows, out, "--model", gguf_file, *flags)
-    while not (journal.exists() and journal.read_bytes().count(b'"ok":true') >= 5):
-        assert process.poll() is None
-        step(process)
-    worker = worker_of(process)
-    assert worker is not None
-    worker.kill()
-    text, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    report = json.loads(text.splitlines()[-1])
-    assert (report["answered"], report["failed"]) == (count, 0)
-    records = read_rows(out)
-    assert [record["id"] for record in records] == list(range(count))
-    assert all("response" in record for record in records)
-    assert b"killed from outside" in err
-    assert b"Traceback" not in err
 
 
 def test_control_c_ends_the_loading_at_once(ingot: Any, gguf_file: Path) -> None:
@@ -88,7 +58,7 @@ def test_a_question_is_asked_again_only_while_nothing_was_shown(gguf_file: Path)
     shown: list[str] = []
     with KilledOnSubmit.load(gguf_file, settings) as engine:
         params = SamplingParams(max_tokens=8)
-        answer = ask(engine, QUESTION, PromptStyle(), params, None, shown.append, None)
+        answer = OneShot(engine, PromptStyle(), params, None, shown.append, str).ask(QUESTION)
         assert (engine.kills, answer.failure) == (0, None)
         assert "".join(shown).strip() == answer.completion.text.strip()
         shown.clear()
@@ -99,7 +69,7 @@ def test_a_question_is_asked_again_only_while_nothing_was_shown(gguf_file: Path)
             shown.append(text)
 
         params = SamplingParams(max_tokens=10**6, ignore_eos=True)
-        answer = ask(engine, QUESTION, PromptStyle(), params, None, emit, None)
+        answer = OneShot(engine, PromptStyle(), params, None, emit, str).ask(QUESTION)
     assert "killed from outside" in (answer.failure or "")
     assert "".join(shown) == answer.completion.text + "\n"
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.models import library
-from app.models.library import Kept, Model, locate, note_loaded, note_used, pick, recently_used
+from app.models.library import Kept, locate, pick
 from runtimes.errors import ModelError, RequestError
-from runtimes.machine.state_file import save_state
 from tests.app.models.kept import keep
 from tests.quantize.hub.hubs import files_of
 
@@ -137,24 +135,3 @@ def test_a_record_that_cannot_be_read_is_not_replaced() -> None:
     with pytest.raises(RequestError, match="nothing was changed"), library.changing("org/tiny"):
         pass
     assert record.is_dir()
-
-
-def test_what_was_used_lately(pebble_built: Path, tmp_path: Path) -> None:
-    built, loose = tmp_path / "built", tmp_path / "one.gguf"
-    (built / "onnx-int4").mkdir(parents=True)
-    shutil.copy(pebble_built / "manifest.json", built)
-    loose.touch()
-    note_loaded(built / "onnx-int4")
-    note_loaded(loose)
-    note_used(tmp_path / "never was")
-    note_loaded(keep("org/tiny", BUILDS).folder / "tiny-Q8_0.gguf")  # which is listed anyway
-    assert recently_used() == [loose, built]
-    loose.unlink()
-    assert recently_used() == [built]
-    save_state("recent", {"models": ["x" * 70_000, "\0", "", 5]})  # no names of files
-    assert recently_used() == []
-
-
-def test_a_repository_of_which_nothing_was_pulled() -> None:
-    assert library.read("org/tiny") == Model("org/tiny")
-    assert library.find("tiny") is None

@@ -84,19 +84,6 @@ def test_what_is_pulled(hub: FakeHub) -> None:
     assert labels() == {"Q4_K_M", "BF16", "cpu/int4-block-32"}
 
 
-def test_files_with_the_same_content_and_with_other_names_too(hub: FakeHub, tmp_path: Path) -> None:
-    twins = {"genai_config.json": b"{}" * 40, "added.json": b"{}" * 40, "model.onnx": b"onnx" * 50}
-    hub.add("org/twins", twins)
-    folder = get("org/twins")
-    assert files_of(folder) == twins
-    for name in ("genai_config.json", "added.json"):
-        (tmp_path / name).hardlink_to(folder / name)
-    hub.add("org/twins", {**twins, "genai_config.json": b"[]" * 40, "added.json": b"[]" * 40})
-    assert files_of(get("org/twins"))["added.json"] == b"[]" * 40
-    assert (tmp_path / "added.json").read_bytes() == b"{}" * 40
-    assert (tmp_path / "genai_config.json").read_bytes() == b"{}" * 40
-
-
 def test_nothing_is_written_through_a_link_or_into_what_cannot_be_read(
     hub: FakeHub, tmp_path: Path
 ) -> None:
@@ -238,7 +225,7 @@ def test_a_download_that_is_cancelled_keeps_what_has_arrived(hub: FakeHub) -> No
     first._thread.join(60)  # when the stalled connection has ended; it asks no second time
     assert not first._thread.is_alive()
     assert len([r for r in hub.requests if r.storage and r.path.endswith("Q8_0.gguf")]) == 1
-    assert {b.kept.label: b.arrived for b in contents(tiny, AT_ONCE).builds}["Q8_0"] == 60_000
+    assert {b.kept.label: b.arrived for b in contents(tiny).builds}["Q8_0"] == 60_000
     assert library.find("tiny-GGUF") is None  # nothing half is offered
     fault.times = 0
     state = ended(job("org/tiny-GGUF:Q8_0"))
@@ -246,20 +233,3 @@ def test_a_download_that_is_cancelled_keeps_what_has_arrived(hub: FakeHub) -> No
     assert state.path is not None
     assert state.path.read_bytes() == EIGHT
     assert [n for n in hub.sent("Q8_0.gguf") if n] == [60_000, whole - 60_000]
-
-
-def test_errors_are_told_plainly(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RequestError, match="ORG/NAME"):
-        parse_request("../../etc")
-    hub.add("org/original", {"config.json": b"{}", "model.safetensors": b"x" * 90})
-    hub.add("org/gated", SMALL)
-    hub.gated.add("org/gated")
-    for text, told in (
-        ("org/nothing", "there is no model org/nothing on the hub, or it is private"),
-        ("org/tiny-GGUF", "has 4 models; say which as org/tiny-GGUF:BF16"),
-        ("org/original", "no ready files, GGUF or ONNX; `quantize org/original` builds them"),
-        ("org/gated:Q8_0", "is gated: accept its conditions"),
-    ):
-        assert told in str(ended(job(text)).error)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert "there is no connection to the hub" in str(ended(job("org/tiny-GGUF:Q8_0")).error)

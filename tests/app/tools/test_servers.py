@@ -33,7 +33,7 @@ def server(how: str, **more: Any) -> dict[str, Any]:
 
 
 def called(servers: ToolServers, name: str, arguments: str = "{}", most: int = 65536) -> ToolCall:
-    return servers.call(ToolCall("1", name, arguments), most).result(60)
+    return servers.call(ToolCall("1", name, arguments), most // 2).result(60)
 
 
 @pytest.fixture
@@ -105,9 +105,9 @@ def test_wrong_servers_are_told_in_words(serve: Any) -> None:
         assert failed.state is CallState.FAILED
         assert part in failed.result
     assert called(servers, "noise_act").result == "quiet"
-    cut = called(servers, "big_act", most=1001)
+    cut = called(servers, "big_act", most=1000)
     assert cut.state is CallState.DONE
-    assert cut.result == "é" + "x" * 999 + "\n[cut here: 1,001 of 10,485,762 bytes]"
+    assert cut.result == "é" + "x" * 998 + "\n[cut here: 1,000 of 10,485,762 bytes]"
     # Whatever has ended is started again by the next call.
     assert called(servers, "die_say", '{"text": "again"}').result == "again"
 
@@ -215,9 +215,7 @@ def test_rules_of_calls_and_what_the_model_reads() -> None:
     )
     assert ToolCall("a", "say", '{"text": "a\\n\\u001b"}').line == 'say(text="a\\n\\u001b")'
     for text, left, name in (
-        ('Well. <tool_call>\n{"name": "zone", "arguments": {"na', "Well.", "zone"),
         ('Well. <tool_call>\n{"name": "zo', "Well.", ""),
-        ("Well. <tool_c", "Well.", ""),
         ("Well. <", "Well. <", None),
     ):
         parser, reader = ToolParser(form_of(None), ["zone"]), CallReader()

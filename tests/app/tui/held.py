@@ -34,7 +34,7 @@ class HeldHost(EngineHost):
         self.held.submit = self._watched  # type: ignore[method-assign]
         held: Any = self.held
         self._engine = held
-        self.label = "pebble · q8_0"
+        self._label = "pebble · q8_0"
 
     def load(self, *_: Any) -> Any:
         """It is loaded."""

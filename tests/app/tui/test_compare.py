@@ -42,9 +42,9 @@ def only_pebble(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless_built: Path
 ) -> None:
     """The picker lists Pebble's four files; what is saved goes to an empty folder."""
-    from app.models.library import note_used
+    from app.models.library import note_loaded
 
-    note_used(endless_built)
+    note_loaded(endless_built)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("app.models.catalog._ROOT", tmp_path)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.models.catalog import catalog, file_quality, fit
+from app.models.catalog import catalog, fit, with_bits
 from quantize.errors import SourceError, UsageError
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.source.open import open_gguf
@@ -89,7 +89,7 @@ def test_a_number_of_another_kind(header: Gguf, tmp_path: Path, key: str) -> Non
             with pytest.raises(SourceError):
                 open_gguf(path, requantize=True)
     (entry,) = (one for one in catalog([path]) if one.path == path)
-    assert file_quality(entry).kl is None
+    assert with_bits(entry).fidelity is None
     with pytest.raises(ModelError):
         fit(entry)
 

@@ -30,25 +30,19 @@ def say(store: ChatStore):
         ("Cafe\u0301 noir", "café n", ["Cafe\u0301", "n"]),
         ("STRASSE und Straße", "straße", ["Straße"]),
         ("searching", "sear", ["sear"]),
-        ("a search", "search ", ["search"]),
         ("he said hello world twice", "world hello", ["hello", "world"]),
         ("say foo-bar here", "foo-bar", ["foo-bar"]),
-        ("call f(x) now", "f(x)", ["f(x"]),
         ("cats AND dogs OR mice", "AND OR", ["AND", "OR"]),
         ('a "quoted" word', '"quoted"', ["quoted"]),
         ("NEAR things", "NEAR(things", ["NEAR things"]),
-        ("key: value", "key:", ["key"]),
         ("C++ or Rust", "c++", ["C"]),
         ("a -> b", "->", ["->"]),
         ("100% of _it_", "%", ["%"]),
         ("今天天气很好", "天气", ["天气"]),
-        ("今天天气很好", "气", ["气"]),
         ("東京タワー", "タワ", ["タワ"]),
-        ("오늘 날씨가 좋다", "날씨", ["날씨"]),
         ("สวัสดีครับ", "ครับ", ["ครับ"]),
         ("use Python3で書く", "python3で", ["Python3で"]),
         ("हिन्दी में लिखो", "हिन्दी", ["हिन्दी"]),
-        ("ПРИВЕТ мир", "привет", ["ПРИВЕТ"]),
         ("Ελλάδα", "ελλαδα", ["Ελλάδα"]),
     ],
 )
@@ -68,13 +62,10 @@ def test_found(store: ChatStore, say, text: str, query: str, marked: list[str]):
         ("searching", "arch"),
         ("hello", "hello there"),
         ("foo and then bar", "foo-bar"),
-        ("abc", "abc OR"),
         ("abc", "a*c"),
-        ("abc", "->"),
         ("天气", "气天"),
         ("a_b", "%"),
         ("abc", ""),
-        ("abc", "   "),
         ("abc", "\0"),
         ("abc", "\ud800"),
     ],
@@ -107,15 +98,6 @@ def test_titles_come_first_then_the_newest(store: ChatStore, say):
     store.update_chat(titled, title="Renamed")
     store.delete_chat(both)
     assert [hit.chat.id for hit in store.search("melon")] == [newer, old]
-
-
-def test_one_hit_a_chat_with_its_newest_message(store: ChatStore):
-    chat = store.new_chat()
-    for text in ("plums one", "plums two", "none"):
-        last = store.add_message(chat.id, None, text)
-    (hit,) = store.search("plums")
-    assert hit.message == last.id - 1
-    assert hit.snippet == "plums two"
 
 
 def test_answers_are_found_when_they_have_ended(store: ChatStore):
