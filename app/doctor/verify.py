@@ -180,24 +180,17 @@ def _targets(
     run: Verification, model: str, working: Mapping[str, tuple[str, ...]]
 ) -> list[VerifyTarget]:
     """The files of ``model`` on every device that can run them."""
-    files: Sequence[ModelFile] = ()
-
-    def read_files() -> CheckResult:
-        nonlocal files
-        found, files = read(model)
-        return found
-
-    name = Path(model).name
+    name, files = Path(model).name, list[ModelFile]()
     run.check(CheckLine("checksums", file=name), partial(whole, model))
-    run.check(CheckLine("files", file=name), read_files)
+    run.check(CheckLine("files", file=name), partial(read, model, files))
     targets = []
     for file in files:
         label = backend_of(file).label
-        if file.runtime not in working or file.encodes:
+        if file.runtime in working and not file.encodes:
+            targets += [VerifyTarget(file, device) for device in working[file.runtime]]
+        else:
             why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
             run.check(CheckLine("run", label, file=file.path.name), partial(skipped, why))
-            continue
-        targets += [VerifyTarget(file, device) for device in working[file.runtime]]
     return targets
 
 
@@ -244,16 +237,16 @@ def whole(model: str) -> CheckResult:
         return skipped("there are no checksums to compare with")
     found = list(check_files(model))
     damaged = [f"{one.path.name} {one.problem}" for one in found if one.problem]
-    figures = {"files": len(found)}
-    if damaged:
-        return CheckResult("failed", "; ".join(damaged), {**figures, "damaged": len(damaged)})
-    return CheckResult("passed", f"{len(found)} files as they were built", figures)
+    said = "; ".join(damaged) or f"{len(found)} files as they were built"
+    figures = {"files": len(found), "damaged": len(damaged)}
+    return CheckResult("failed" if damaged else "passed", said, figures)
 
 
-def read(model: str) -> tuple[CheckResult, Sequence[ModelFile]]:
-    """The files that can be read, of every width. Raises as ``plan_files``."""
+def read(model: str, into: list[ModelFile]) -> CheckResult:
+    """Add the files that can be read, of every width. Raises as ``plan_files``."""
     files = plan_files(model, ModelOptions(), "any")
+    into += files.models
     names = [one.path.name for one in files.models]
     broken = "; ".join(f"{name}: {why}" for name, why in files.unreadable)
     verdict: Verdict = "failed" if broken else "passed"
-    return CheckResult(verdict, broken or ", ".join(names), {"files": names}), files.models
+    return CheckResult(verdict, broken or ", ".join(names), {"files": names})

@@ -88,15 +88,12 @@ def as_markdown(run: Verification, data: Mapping[str, Any]) -> str:
     """The report for people, from what ``as_json`` has made."""
     told = ", ".join(f"{count} {name}" for name, count in counts(run.lines).items())
     ended = "; it was interrupted" if run.interrupted else ""
-    lines = [
-        f"# Ingot {data['ingot']} on this machine",
-        "",
-        f"{data['date']}, {run.seconds:.0f} s of {run.minutes:g} minutes{ended}: {told}.",
-    ]
+    about = f"{data['date']}, {run.seconds:.0f} s of {run.minutes:g} minutes{ended}: {told}."
+    lines = [f"# Ingot {data['ingot']} on this machine", "", about]
     for check, same in itertools.groupby(data["lines"], key=lambda line: line["check"]):
         lines += ["", f"## {check}", ""]
         for line in same:
-            about = ", ".join(filter(None, (line[name] for name in _ABOUT)))
+            about = ", ".join(filter(None, map(line.get, _ABOUT)))
             lines.append(_item(about, f"{line['found']} ({line['seconds']:.1f} s)"))
     if run.machine:
         cleaner = Cleaner(run.asked)
@@ -121,9 +118,8 @@ class Cleaner:
         """``models`` are those that were asked for, whose folders are nobody's business either."""
         folders = {Path.home(), Path(sys.prefix), Path(tempfile.gettempdir())}
         folders |= {cache_dir(), data_dir(), state_dir(), here()}
-        folders |= {
-            folder for one in models for folder in (Path(one).parent, real(Path(one)).parent)
-        }
+        for one in map(Path, models):
+            folders |= {one.parent, real(one).parent}
         known = {str(one) for one in folders if one.is_absolute() and one != Path(one.anchor)}
         self._folders = sorted(known, key=len, reverse=True)  # one may be in another
         names = {socket.gethostname()}
@@ -138,14 +134,13 @@ class Cleaner:
             return {key: self.clean(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.clean(item) for item in value]
-        return self._text(value) if isinstance(value, str) else value
-
-    def _text(self, text: str) -> str:
-        for folder in self._folders:
-            text = text.replace(folder, _KNOWN)
-        for path in _PATHS:
-            text = path.sub(r".../\1", text)
-        return self._names.sub("...", text.replace(_KNOWN, "..."))
+        if isinstance(value, str):
+            for folder in self._folders:
+                value = value.replace(folder, _KNOWN)
+            for path in _PATHS:
+                value = path.sub(r".../\1", value)
+            value = self._names.sub("...", value.replace(_KNOWN, "..."))
+        return value
 
 
 _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}

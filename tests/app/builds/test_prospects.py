@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.builds.prospects import bare_prospects, foresee, prospects
-from app.builds.settings import Settings, offered
+from app.builds.run import Settings, offered
 from quantize.build.preflight import known_sizes, memory_parts, space_parts
 from quantize.build.workspace import Workspace
 from quantize.errors import SourceError
@@ -137,7 +137,7 @@ def test_what_would_be_refused(huge: Path, float_gguf: Path, tmp_path: Path) -> 
 
 def test_looking_loads_no_library_of_models(pebble: Path) -> None:
     code = (
-        "import sys; from app.builds.prospects import foresee; from app.builds.settings import *;"
+        "import sys; from app.builds.prospects import foresee; from app.builds.run import *;"
         f"foresee(Settings({str(pebble)!r}));"
         "print([m for m in ('torch', 'transformers', 'onnx', 'llama_cpp') if m in sys.modules])"
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.builds.settings import DEFAULT_RECIPES, Settings, estimated_size, offered
+from app.builds.run import DEFAULT_RECIPES, Settings, estimated_size, offered
 from quantize.errors import UsageError
 from quantize.recipes import RECIPES
 

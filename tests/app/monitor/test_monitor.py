@@ -16,8 +16,7 @@ import pytest
 
 from app.chat.host import EngineHost
 from app.monitor import monitor as watch
-from app.monitor.machine import OURSELVES, MachineReader
-from app.monitor.monitor import Event, EventLog, Monitor
+from app.monitor.monitor import OURSELVES, Event, EventLog, MachineReader, Monitor
 from runtimes.engine.metrics import Percentiles
 from runtimes.errors import RequestError
 from runtimes.request import FinishReason, Request, SamplingParams

@@ -10,8 +10,8 @@ from textual.widgets import Static
 from textual.widgets._progress_bar import Bar
 
 from app.batch.watch.job import JobView, Phase, attach
+from app.tui.screens.batch import BatchTable, JobHeader, Words, slots_of, strip_of
 from app.tui.screens.batch_panels import BatchRowScreen, RowPane
-from app.tui.widgets.batch_job import BatchTable, JobHeader, Words, slots_of, strip_of
 from tests.app.tui.batch_app import BatchApp, answered, late, run_of, write_journal
 from tests.support import wait_until
 

@@ -18,7 +18,7 @@ from app.batch.watch import records
 from app.batch.watch.form import JobForm
 from app.batch.watch.job import Phase
 from app.batch.watch.process import BatchCommand, foreign
-from app.tui.screens.batch import BatchScreen
+from app.tui.screens.batch import BatchJob, BatchScreen, BatchTable, JobHeader
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
     BatchJobsScreen,
@@ -32,7 +32,6 @@ from app.tui.screens.batch_panels import (
 from app.tui.screens.dialogs import AskScreen, ConfirmScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_job import BatchJob, BatchTable, JobHeader
 from tests.app import endless, stopping
 from tests.app.batch.watch.leftovers import kill_jobs
 from tests.app.tui.batch_app import BatchApp

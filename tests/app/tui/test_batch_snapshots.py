@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ from textual.widgets import Input, Static
 
 from app.batch.watch.records import KnownJob
 from app.tui.screens import batch_panels
+from app.tui.screens.batch import BatchTable
 from app.tui.screens.batch_panels import BatchJobsScreen, RowPane
 from app.tui.widgets.batch_form import Aside, BatchForm, figures_of
-from app.tui.widgets.batch_job import BatchTable
 from tests.app.tui.batch_app import ROWS, BatchApp, frozen
 from tests.app.tui.conftest import SIZES
 from tests.support import wait_until
@@ -76,7 +77,7 @@ def test_the_jobs(snap: Any, app: BatchApp, monkeypatch: pytest.MonkeyPatch) -> 
         )
         for i, (state, own, rows) in enumerate(states)
     ]
-    monkeypatch.setattr(batch_panels, "_now", lambda: 1010.0)
+    monkeypatch.setattr(batch_panels, "time", SimpleNamespace(time=lambda: 1010.0))
     monkeypatch.setattr(batch_panels, "known_jobs", lambda: jobs)
 
     async def show(pilot: Any) -> None:

@@ -25,10 +25,9 @@ from app.compare.answers import (
 from app.models.catalog import ModelEntry, Origin
 from app.options import ModelOptions
 from app.tui.app import IngotApp
-from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare import ComparePane, CompareScreen, SameStrip, Speed, body, columns
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen, ModelTable
-from app.tui.widgets.compare_panes import ComparePane, SameStrip, Speed, body, columns
 from tests.app import endless
 from tests.app.tui.conftest import SIZES, ask, is_ready
 from tests.app.tui.settling import press_only

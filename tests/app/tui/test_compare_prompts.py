@@ -12,10 +12,9 @@ from textual.widgets import Button, Input, Static
 from app.compare.answers import Told
 from app.compare.results import Ballot, FileResult, PromptResult, Results, pair_of
 from app.models.catalog import ModelEntry, entry_of
-from app.tui.screens.compare import AnswersScreen, CompareScreen
+from app.tui.screens.compare import AnswersScreen, ComparePane, CompareScreen
 from app.tui.screens.compare_prompts import BlindScreen, ComparePromptsScreen, RowTable
 from app.tui.screens.dialogs import AskScreen
-from app.tui.widgets.compare_panes import ComparePane
 from tests.app import stopping
 from tests.app.tui.conftest import cells_of
 from tests.support import wait_until

@@ -18,9 +18,9 @@ from textual.color import Color
 from textual.screen import Screen
 
 from app.compare.answers import Contender, Side, SideState
+from app.tui.screens.compare import ComparePane
 from app.tui.services import Start, open_services
 from app.tui.textual_patches import ControlFilter
-from app.tui.widgets.compare_panes import ComparePane
 from tests.app.tui import parsed, settling
 from tests.app.tui.conftest import Bare
 from tests.app.tui.places import places

@@ -10,8 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, RichLog, Static
 from textual.widgets._footer import FooterKey
 
-from app.monitor.machine import MachineUse, ProcessUse
-from app.monitor.monitor import Event, MonitorSample, TokenRates
+from app.monitor.monitor import Event, MachineUse, MonitorSample, ProcessUse, TokenRates
 from app.tui.app import IngotApp
 from app.tui.screens.monitor import EventLogView, Gauge, MonitorPane, MonitorScreen
 from app.tui.widgets.chart import Chart

@@ -47,7 +47,7 @@ def held(folder: Path, built: Path) -> Iterator[None]:
 async def stopped(screen: QuantizeScreen) -> psutil.Process:
     """The quantizer of its run, once it waits."""
     assert screen._process is not None
-    pid = screen._process.pid
+    pid = screen._process._process.pid
     await wait_until(lambda: stopping.waiting(pid))
     (quantizer,) = stopping.waiting(pid)
     return quantizer
@@ -137,7 +137,7 @@ async def test_a_build_is_stopped_goes_on_and_its_files_can_be_used(
             await pilot.press("f5", "ctrl+g")
             await wait_until(lambda: screen.running)
             await stopped(screen)
-            pid = screen._process.pid  # type: ignore[union-attr]
+            pid = screen._process._process.pid  # type: ignore[union-attr]
         await pilot.press("f2")
         await asked("ctrl+q", "n")
         assert app.is_running
