@@ -158,10 +158,10 @@ def slots_of(view: JobView, room: int) -> Content:
         running = min(view.running or 0, view.slots)
         counts = (running - view.reading, view.reading, view.slots - running)
         wide = len(str(view.slots))
-        told = zip(counts, ("decoding", "reading", "free"), strict=True)
-        states = "".join(f" · {count:>{wide}} {what}" for count, what in told)
-        strip = (("Slots ", "$text-muted"), *strip_of(counts), f" {view.slots}")
-        parts.append(Content.assemble(*strip, (states, "$text-muted")))
+        states = zip(counts, ("decoding", "reading", "free"), strict=True)
+        told = [(f" · {count:>{wide}} {what}", "$text-muted") for count, what in states]
+        strip = [("Slots ", "$text-muted"), *strip_of(counts)]
+        parts.append(Content.assemble(*strip, f" {view.slots}", *told))
     if view.kv_capacity and view.phase.active:
         figures["KV"] = f"{100 * (view.kv_tokens or 0) / view.kv_capacity:>3.0f}%"
     if view.prompt_tokens:
