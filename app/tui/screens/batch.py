@@ -322,19 +322,21 @@ class BatchJob(Vertical):
     @latest
     async def _follow(self, job: WatchedJob) -> None:
         """Read on, a few times a second, until another job is shown."""
+        searched = True  # some lines were, and are not listed yet
         while self.job is job:
             more = False
             try:
-                more = await asyncio.to_thread(job.poll)
+                more = await asyncio.to_thread(job.poll) or searched
                 view = await asyncio.to_thread(job.view)
-                more = await asyncio.to_thread(self._search_on) or more
+                search = self._listing.search
+                searched = search is not None and await asyncio.to_thread(search.read)
                 if self.is_attached and (more or view != self._view or view.phase.active):
                     known = self._view is not None
                     self._draw(job, view)
                     await self._list(job, keep=known)  # the cursor begins at the first row
             except Exception:  # a defect must not leave a job unwatched; the monitor shows it
                 log.exception("following %s", job.output)
-            await asyncio.sleep(0 if more else _TICK_S)
+            await asyncio.sleep(0 if more or searched else _TICK_S)
 
     def _draw(self, job: WatchedJob, view: JobView) -> None:
         before, self._view = self._view, view
@@ -391,10 +393,6 @@ class BatchJob(Vertical):
         self._listing = replace(self._listing, which=which)
         self._list_anew(go_to)
 
-    def _search_on(self) -> bool:
-        search = self._listing.search
-        return search is not None and search.read()
-
     @on(Input.Changed, "#row-words")
     def _look_for(self, event: Input.Changed) -> None:
         text, job = event.value.strip(), self.job
@@ -403,14 +401,7 @@ class BatchJob(Vertical):
         search = RowSearch(job.journal, text) if text else None
         which: Which = "all" if text and self._listing.which == "live" else self._listing.which
         self._listing = replace(self._listing, search=search, which=which)
-        self._find(job)
-
-    @latest
-    async def _find(self, job: WatchedJob) -> None:
-        more = True
-        while more and job is self.job:
-            more = await asyncio.to_thread(self._search_on)
-            await self._list(job)
+        self._follow(job)
 
     @on(Input.Submitted)
     def _to_rows(self) -> None:

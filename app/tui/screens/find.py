@@ -1,7 +1,7 @@
 """Finding models on the hub, and getting one of their builds."""
 
 import asyncio
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -159,12 +159,6 @@ class FindFilters(Horizontal):
             next(sort for sort in SORTS if sort == order),
             min(limits, default=None),
         )
-
-    @property
-    def values(self) -> tuple[Hashable, ...]:
-        """How all of them stand."""
-        boxes = (box.value for box in self.query(Check))
-        return (*boxes, *(one.value for one in self.query(Select)))
 
     @property
     def said(self) -> str:
@@ -467,7 +461,7 @@ class FindScreen(ListPanel[str]):
         self._view = RepoView()
         self._line = SearchLine(words, "Words, or ORG/NAME", id="words")
         self._download = Download(use)
-        self._asked: tuple[Hashable, ...] = ()
+        self._asked: object = None
         self._left: Iterator[Found] | None = None  # results that are not read yet
         self._reading = False
 
@@ -498,14 +492,14 @@ class FindScreen(ListPanel[str]):
     @on(Select.Changed)
     def _search(self) -> None:
         words = self._line.value.strip()
-        asked = (words, *self._filters.values)
+        query = self._filters.query_for(words)
+        asked = (words, self._filters.said, query.sort)
         if asked == self._asked:
             return
         self._asked = asked
         named = None
         with suppress(RequestError):
             named = parse_request(words)
-        query = self._filters.query_for(words)
         pane = self.query_one("#results")
         heading = str(named.name) if named else hub.heading(query, memory_now()[1])
         pane.border_title = Content(heading)
@@ -580,7 +574,7 @@ class FindScreen(ListPanel[str]):
     def _entered(self) -> None:
         """To the builds; without any, look again."""
         if not self._repos.rows:
-            self._asked = ()
+            self._asked = None
         self._search()
         self._to_builds()
 

@@ -169,8 +169,7 @@ class RecipeCards(Vertical, can_focus=True):
         return list(self.query(seen).results(RecipeCard))
 
     def _at(self, cards: list[RecipeCard]) -> int:
-        names = [card.recipe.name for card in cards]
-        return names.index(self._cursor) if self._cursor in names else 0
+        return next((i for i, card in enumerate(cards) if card.has_class("-cursor")), 0)
 
     def _go(self, card: RecipeCard) -> None:
         self._cursor = card.recipe.name

@@ -256,7 +256,7 @@ async def test_more_results_when_the_cursor_comes_near_the_end(bare, hub: FakeHu
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, "many", 40)
         assert str(screen.query_one("#results").border_subtitle) == "40 and more"
-        await pilot.press("end")
+        await pilot.press("ctrl+end")
         await wait_until(lambda: len(names(screen)) == 45)
         assert str(screen.query_one("#results").border_subtitle) == "45"
 
