@@ -4,16 +4,17 @@ lists them)."""
 import itertools
 import json
 import logging
+import math
 import re
 import subprocess
-import threading
-from collections import deque
+import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from app.figures import duration
 from app.here import at_home
@@ -361,25 +362,22 @@ class QuantizeProcess:
         arguments = settings.arguments()
         self.settings = settings
         self.run = QuantizeRun(tuple(recipe.name for recipe in settings.options().recipes))
-        self.stopping = self._told = False
-        self._events: deque[dict[str, Any]] = deque()
-        self._said: deque[str] = deque(maxlen=_LINES)
+        self.stopping = False
+        self._kill_at = math.inf  # once it is told to end
+        self._rest = b""  # of an event that is not whole yet
+        kept = [tempfile.NamedTemporaryFile(prefix="ingot-quantize-") for _ in range(2)]  # noqa: SIM115
+        self._out, self._said = kept
+        self._events = Path(self._out.name).open("rb")  # noqa: SIM115
         self._process = Child(
             *("-m", "quantize", *arguments, "--json"),
             environment={"PYTHONUNBUFFERED": "1"},
             outlives=True,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=self._out,
+            stderr=self._said,
             start_new_session=True,
         )
         logger.info("quantize %s", " ".join(arguments))
-        self._readers = [
-            threading.Thread(target=self._read, args=(stream,), name="ingot-quantize", daemon=True)
-            for stream in (self._process.stdout, self._process.stderr)
-        ]
-        for reader in self._readers:
-            reader.start()
 
     @property
     def running(self) -> bool:
@@ -388,13 +386,21 @@ class QuantizeProcess:
 
     def poll(self) -> bool:
         """Bring ``run`` up to date; False once it has ended and all of it is known."""
-        ended = not self.running and not any(reader.is_alive() for reader in self._readers)
-        while self._events:
-            self.run.apply(self._events.popleft())
-        if ended and not self._told:
-            self._told = True
-            code = self._process.returncode
-            self.run.ended(code, "\n".join(self._said), stopped=self.stopping and code != 0)
+        ended = not self.running
+        if time.monotonic() > self._kill_at:
+            logger.warning("the run does not end; it is killed")
+            self._process.kill()
+        *lines, self._rest = (self._rest + self._events.read()).split(b"\n")
+        for line in lines:
+            event = None
+            with suppress(ValueError):
+                event = json.loads(line)
+            if isinstance(event, dict):
+                self.run.apply(event)
+        if ended and self.run.state is RunState.RUNNING:
+            code, said = self._process.returncode, Path(self._said.name).read_text(errors="replace")
+            last = [line.rsplit("\r", 1)[-1] for line in said.split("\n")[-_LINES:]]
+            self.run.ended(code, "\n".join(last), stopped=self.stopping and code != 0)
             level = logging.WARNING if self.run.error else logging.INFO
             why = f": {self.run.error}" if self.run.error else ""
             logger.log(level, "quantize %s: %s%s", self.settings.model, self.run.state, why)
@@ -404,33 +410,11 @@ class QuantizeProcess:
         """End it; what is finished is kept. Returns at once: False when nothing is to be ended."""
         if self.stopping or not self.running:
             return False
-        self.stopping = True
+        self.stopping, self._kill_at = True, time.monotonic() + _GENTLE_S
         self._process.terminate()
-        threading.Thread(target=self._insist, name="ingot-quantize-stop", daemon=True).start()
         return True
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Whether it ended within ``timeout`` seconds."""
-        try:
+    def wait(self, timeout: float) -> None:
+        """For its end, at most so many seconds."""
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return False
-        for reader in self._readers:
-            reader.join(5.0)
-        return True
-
-    def _insist(self) -> None:
-        if not self.wait(_GENTLE_S):
-            logger.warning("the run does not end; it is killed")
-            self._process.kill()
-
-    def _read(self, stream: IO[bytes]) -> None:
-        with stream:
-            for raw in stream:
-                line, event = raw.decode(errors="replace").rstrip(), None
-                with suppress(ValueError):
-                    event = json.loads(line)
-                if isinstance(event, dict):
-                    self._events.append(event)
-                elif text := line.rsplit("\r", 1)[-1]:
-                    self._said.append(text)

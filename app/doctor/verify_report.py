@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app import console
 from app.bench.frame import rounded
 from app.doctor.checks import CheckLine, counts
 from app.doctor.report import rows
@@ -146,11 +145,12 @@ class Cleaner:
 _COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 
-# The lines as they come: a table in a terminal, plain lines elsewhere.
+# The lines as they come, and in a terminal below them what is checked now.
 
 
-def _about(line: CheckLine) -> tuple[str, str, str]:
-    return line.check, " ".join(filter(None, (line.runtime, line.device))), line.file
+def _about(line: CheckLine) -> str:
+    where = f"{line.runtime} {line.device}".strip()
+    return "  ".join(filter(None, (line.check, where, line.file)))
 
 
 @contextmanager
@@ -159,37 +159,18 @@ def shown(
 ) -> Iterator[tuple[Callable[[CheckLine], None], Callable[[CheckLine], None]]]:
     """Functions that show a check that begins, and a line. Where stdout is for the report itself,
     ``silent``, they show nothing."""
-
-    def plain(line: CheckLine) -> None:
-        words = [line.verdict, *_about(line), line.found]
-        console.emit("  ".join(filter(None, words)) + "\n")
-
-    if silent or not sys.stdout.isatty():
-        yield lambda _: None, (lambda _: None) if silent else plain
-        return
-    from rich.console import Group
-    from rich.live import Live
-    from rich.spinner import Spinner
-    from rich.table import Table
     from rich.text import Text
 
     from quantize.terminal import Console
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "check", "on", "file"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("found", overflow="fold")
-
-    with Live(console=Console(), refresh_per_second=4, vertical_overflow="visible") as live:
+    console = Console(quiet=silent, highlight=False, soft_wrap=True)
+    with console.status("") as status:
 
         def begins(line: CheckLine) -> None:
-            now = " ".join(filter(None, _about(line)))
-            live.update(Group(table, Spinner("dots", Text(visible(now)))))
+            status.update(Text(visible(_about(line))))
 
         def ends(line: CheckLine) -> None:
-            verdict = Text(line.verdict, style=_COLOURS[line.verdict])
-            cells = (*_about(line), line.found)
-            table.add_row(verdict, *map(Text, map(visible, cells)))
-            live.update(table)
+            verdict = (line.verdict, _COLOURS[line.verdict])
+            console.print(Text.assemble(verdict, visible(f"  {_about(line)}  {line.found}")))
 
         yield begins, ends

@@ -47,12 +47,13 @@ from app.tui.screens.dialogs import (
     ThemeScreen,
 )
 from app.tui.screens.files import AttachScreen, ExportScreen
-from app.tui.screens.find import BuildTable, FindScreen
+from app.tui.screens.find import FindScreen
 from app.tui.screens.models import LoadScreen, ModelsScreen
 from app.tui.screens.monitor import MonitorScreen, SweepScreen
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.batch_form import BatchForm
 from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypesScreen
+from app.tui.widgets.repo_view import BuildTable
 from app.tui.widgets.table import Table
 from tests.app.tui.batch_app import ROWS, frozen
 from tests.app.tui.chat_app import add_turn

@@ -10,8 +10,9 @@ from textual.widgets import Button, Input, ProgressBar, Static
 
 from app.models.pulling import PullState
 from app.tui.app import IngotApp
-from app.tui.screens.find import BuildTable, Download, FindScreen, RepoTable, RepoView
+from app.tui.screens.find import Download, FindScreen
 from app.tui.screens.models import ModelsScreen
+from app.tui.widgets.repo_view import BuildTable, RepoTable, RepoView
 from tests.app.tui.conftest import ask, cells_of, is_ready
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import wait_until
@@ -28,8 +29,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     served = FakeHub()
     monkeypatch.setenv("HF_ENDPOINT", served.url)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 60)
-    monkeypatch.setattr("app.tui.screens.find.bandwidth", lambda: 60e9)
-    monkeypatch.setattr("app.tui.screens.find.memory_now", lambda: (16 * GB, 8 * GB))
+    monkeypatch.setattr("app.tui.widgets.repo_view.bandwidth", lambda: 60e9)
+    for module in ("screens.find", "widgets.repo_view"):
+        monkeypatch.setattr(f"app.tui.{module}.memory_now", lambda: (16 * GB, 8 * GB))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     known = {"total": 200_000, "architecture": "llama", "context_length": 2048}
     served.add(REPO, FILES, downloads=900, gguf=known, tags=["conversational", "license:mit"])
@@ -153,7 +155,7 @@ async def test_what_is_too_big_is_downloaded_only_after_asking(
         screen = await opened(pilot)
         await wait_until(lambda: builds(screen))
         # Of the search's filters it is no matter here.
-        monkeypatch.setattr("app.tui.screens.find.memory_now", lambda: (16 * GB, 1000))
+        monkeypatch.setattr("app.tui.widgets.repo_view.memory_now", lambda: (16 * GB, 1000))
         screen.query_one(RepoView).refresh_builds()
         await wait_until(lambda: "Nothing of it fits" in text(screen, "advice"))
         assert {row[3] for row in builds(screen)} == {"too big"}
