@@ -141,10 +141,10 @@ def _like(source: SourceModel) -> ModelFile:
     from quantize.source.shapes import shapes_of
 
     shapes = shapes_of(source)
-    config, embedding = shapes.config, shapes.weights.get("token_embd.weight", (0, 0))
-    heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    head_dim = int(config.get("head_dim") or embedding[0] // heads)
+    embedding = shapes.weights.get("token_embd.weight", (0, 0))
+    heads = int(shapes.number("num_attention_heads", "n_head", default=1))
+    kv_heads = int(shapes.number("num_key_value_heads", default=heads))
+    head_dim = int(shapes.number("head_dim", default=embedding[0] // heads))
     return ModelFile(
         source.folder,
         _LLAMACPP,
@@ -152,7 +152,7 @@ def _like(source: SourceModel) -> ModelFile:
         source.architecture,
         "",
         source.bytes,
-        int(config.get("max_position_embeddings") or DEFAULT_CONTEXT),
+        int(shapes.number("max_position_embeddings", default=DEFAULT_CONTEXT)),
         shapes.layers,
         heads,
         kv_heads,

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -163,8 +163,7 @@ class EventLog(logging.Handler):
         super().__init__(logging.DEBUG)
         self._events: deque[Event] = deque(maxlen=_KEPT)
         self._numbers = itertools.count(1)
-        self._levels: dict[str, int] = {}
-        self._attached: list[logging.Logger] = []
+        self._undo = ExitStack()  # of what ``attach`` has done
 
     def events(self, after: int = 0) -> tuple[Event, ...]:
         """Events with a number above ``after``, oldest first."""
@@ -187,25 +186,19 @@ class EventLog(logging.Handler):
 
     def attach(self) -> None:
         """Listen to everything, to our packages from INFO on."""
-        if self._attached:
-            return
         for logger in (logging.getLogger(), *logging.root.manager.loggerDict.values()):
             if isinstance(logger, logging.Logger) and not (logger.parent and logger.propagate):
                 logger.addHandler(self)
-                self._attached.append(logger)
+                self._undo.callback(logger.removeHandler, self)
         for name in map(own, PACKAGES):
             logger = logging.getLogger(name)
-            self._levels[name] = logger.level
+            self._undo.callback(logger.setLevel, logger.level)
             if logger.getEffectiveLevel() > logging.INFO:
                 logger.setLevel(logging.INFO)
 
     def detach(self) -> None:
         """Stop listening. Without ``attach`` before, nothing happens."""
-        for logger in self._attached:
-            logger.removeHandler(self)
-        for name, level in self._levels.items():
-            logging.getLogger(name).setLevel(level)
-        self._attached, self._levels = [], {}
+        self._undo.close()
 
 
 @dataclass(frozen=True, slots=True)

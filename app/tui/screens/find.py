@@ -262,7 +262,7 @@ class FindScreen(ListPanel[str]):
         try:
             rows = await asyncio.to_thread(_read, left)
         except Exception as error:
-            self.notify(hub.wrong(error), severity="error")
+            self.tell_error(hub.wrong(error))
             rows = []
         finally:
             self._reading = False

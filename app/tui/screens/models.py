@@ -440,5 +440,5 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
                     await asyncio.to_thread(library.remove, *found)
                 self.notify(f"{entry.model} is deleted; {size_of(entry)} are free")
             except (IngotError, OSError) as error:
-                self.notify(str(error), severity="error")
+                self.tell_error(error)
             self._read()

@@ -241,7 +241,7 @@ class QuantizeScreen(ModeScreen):
             result = await asyncio.to_thread(read_result, folder)
         except ModelError as error:
             if turn:
-                self.notify(str(error), severity="error")
+                self.tell_error(error)
         self._result.show(result)
         self.query_one("#run-front", FrontChart).show_result(result)
         if turn and result:

@@ -302,16 +302,9 @@ class QuantizeForm(Form):
 
     @property
     def settings(self) -> Settings:
-        return Settings(
-            self.text_of("model"),
-            self._cards.chosen,
-            self.text_of("targets"),
-            out=self.text_of("out"),
-            imatrix=self.text_of("imatrix"),
-            lora=self.text_of("lora"),
-            measure=self.query_one("#measure", Check).value,
-            fresh=self.query_one("#fresh", Check).value,
-        )
+        texts = {name: self.text_of(name) for name in _FIELDS}
+        measure, fresh = (self.query_one(name, Check).value for name in ("#measure", "#fresh"))
+        return Settings(recipes=self._cards.chosen, measure=measure, fresh=fresh, **texts)
 
     # What is at the bottom
 

@@ -18,8 +18,15 @@ import pytest
 
 from app import demo
 from app.doctor.checks import CheckLine, CheckResult, skipped
-from app.doctor.verify import Verification, build_pebble, pebble, read
-from app.doctor.verify_report import Cleaner, ReportFiles, as_json
+from app.doctor.verify import (
+    Cleaner,
+    ReportFiles,
+    Verification,
+    as_json,
+    build_pebble,
+    pebble,
+    read,
+)
 from runtimes.errors import IngotError
 from runtimes.machine import processes
 from tests.runtimes.worker.faults import build_fault_library

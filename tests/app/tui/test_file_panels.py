@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,9 @@ from textual.widgets import Input, OptionList, RadioButton, Static
 from app.chat.attachments import with_attachments
 from app.chat.conversation import Conversation
 from app.chat.store.records import Attachment
-from app.tui.app import IngotApp
 from app.tui.screens import files
 from app.tui.screens.files import AttachScreen, ExportScreen, FilePanel
 from tests.app.documents import pdf
-from tests.app.tui.conftest import is_ready
 from tests.support import wait_until
 
 
@@ -89,8 +88,7 @@ async def test_a_path_is_completed_or_picked(bare: Any, folder: Path) -> None:
         assert (await ended(bare)).name == "novel.md"
 
         panel, line = await opened(bare, AttachScreen())
-        for path, told in (("picture.bin", "not a text file"), ("nothing", "no such file")):
-            await refused(pilot, line, path, told)
+        await refused(pilot, line, "picture.bin", "not a text file")
         await pilot.press("escape")
         await wait_until(lambda: bare.screen is not panel)
         assert bare.ended_with is None
@@ -116,28 +114,20 @@ async def test_a_look_that_comes_late_does_not_end_the_reading(
         assert (await ended(bare)).name == "novel.md"
 
 
-async def test_what_a_file_takes_of_the_context_is_told(chat_app: IngotApp, folder: Path) -> None:
-    async with chat_app.run_test(size=(80, 24)):
-        panel = AttachScreen("notes.txt")
-        await wait_until(lambda: is_ready(chat_app))
-        chat_app.push_screen(panel)
-        await wait_until(lambda: panel.is_mounted and panel.query("#about"))
-        about = panel.query_one("#about", Static)
-        await wait_until(lambda: "tokens of a context of 1,024" in str(about.content))
-        engine = chat_app.services.host.engine
-        assert engine is not None
-        text = with_attachments("", [Attachment("notes.txt", "Milk and bread.\n")])
-        assert f"{len(engine.encode(text)):,} tokens" in str(about.content)
+async def test_what_a_file_takes_of_the_context_is_told(
+    bare: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = SimpleNamespace(engine=SimpleNamespace(encode=str.split, context=5))
+    monkeypatch.setattr(files, "services_of", lambda _: SimpleNamespace(host=host))
+    async with bare.run_test(size=(80, 24)):
+        panel, _ = await opened(bare, AttachScreen("notes.txt"))
+        count = len(with_attachments("", [Attachment("notes.txt", "Milk and bread.\n")]).split())
+        told = f"{count} tokens of a context of 5: more than fits"
+        await wait_until(lambda: told in str(panel.query_one("#about", Static).content))
 
 
 async def test_the_format_is_that_of_the_ending(bare: Any, conversation: Conversation) -> None:
     async with bare.run_test(size=(80, 24)) as pilot:
-        await opened(bare, ExportScreen(conversation))
-        await pilot.press("enter")  # Markdown under the chat's title
-        written = await ended(bare)
-        assert written.suffix == ".md"
-        assert "What is tin?" in written.read_text()
-
         panel, line = await opened(bare, ExportScreen(conversation))
         for path, dots in (("a.md", "● "), ("a.json", " ●"), ("b.md", "● ")):
             line.value = path
@@ -157,6 +147,7 @@ async def test_a_file_that_is_there_is_replaced_only_when_one_says_so(
     there.write_text("precious")
     async with bare.run_test(size=(80, 24)) as pilot:
         panel, line = await opened(bare, ExportScreen(conversation))
+        assert line.value.endswith(".md")  # under the chat's title
         for path, told in (("notes.pdf", ".md"), ("no/folder/x.md", "cannot be written")):
             await refused(pilot, line, path, told)
         line.value = "old.md"
