@@ -290,7 +290,7 @@ def recipe_in(text: str, recipes: Iterable[str]) -> str | None:
 
 # A run in lines for people; colour alone says nothing
 
-_SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗"}
+SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗", RunState.KEPT_BACK: "✗"}
 _ENDS = {
     RunState.DONE: "done",
     RunState.PARTLY: "done, but not every file could be made or is good enough",
@@ -327,7 +327,7 @@ def recipe_notes(run: QuantizeRun) -> list[tuple[str, RunState, str]]:
 
 def stage_line(stage: RunStage, now: float) -> str:
     """A stage: its sign, and its time, or while it runs how far it is and what is left."""
-    text = f"{'  ' * stage.depth}{_SIGNS[stage.state]} {stage.text}"
+    text = f"{'  ' * stage.depth}{SIGNS[stage.state]} {stage.text}"
     runs = stage.state is RunState.RUNNING
     return f"{text} · {stage_state(stage, now) if runs else duration(stage.seconds or 0.0)}"
 

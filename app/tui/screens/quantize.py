@@ -13,6 +13,7 @@ from textual.widgets import Collapsible, ProgressBar, Static, TabbedContent, Tab
 from app.builds.prospects import foresee
 from app.builds.results import read_result
 from app.builds.run import (
+    SIGNS,
     QuantizeProcess,
     QuantizeRun,
     RunState,
@@ -39,7 +40,6 @@ _COLORS = {
     RunState.STOPPED: "$text-warning",
     RunState.FAILED: "$text-error",
 }
-_SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗", RunState.KEPT_BACK: "✗"}
 _TITLES = {
     RunState.PARTLY: "Not every file is there",
     RunState.STOPPED: "Stopped",
@@ -77,7 +77,7 @@ class QuantizeProgress(Vertical):
         width = max((len(name) for name, _, _ in notes), default=0)
         lines = [Content.styled(headline(run, now), "bold"), Content("")]
         for name, state, more in notes:
-            sign, color = _SIGNS.get(state, "·"), _COLORS[state]
+            sign, color = SIGNS.get(state, "·"), _COLORS[state]
             told = f"{state.value}: {more}" if more else state.value
             parts = ((f"{sign} ", color), f"{name:<{width}}  ", (told, color))
             lines.append(Content.assemble(*parts))
