@@ -201,7 +201,7 @@ async def test_a_foreign_job_is_watched_resumed_after_a_look_stopped_and_left(
         await soon(lambda: said(screen, "kind-running") == "running  4")
         job = screen.job
         assert job is not None
-        await click_key(pilot, "s")
+        await pilot.press("s")
         await at(app, ConfirmScreen)
         await pilot.press("y")
         await soon(lambda: state(screen).startswith("stopped"))
