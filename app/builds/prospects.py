@@ -9,16 +9,17 @@ would write them. Of a model on the hub, which is not downloaded for this, the l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.builds.settings import Settings, estimated_size, offered
+from app.builds.run import Settings, estimated_size, offered
 from app.here import here
 from app.models.catalog import kl_text
 from quantize.disk import free_space, human
 from quantize.hub.client import parse_hub_name
-from quantize.manifest import Fidelity, load_manifest
+from quantize.manifest import Fidelity, FileEntry, load_manifest
 from quantize.recipes import Recipe, require_matrix
 from runtimes.errors import IngotError, ModelError
 from runtimes.machine.hardware import memory_now
@@ -110,11 +111,9 @@ def prospects(source: SourceModel, out: Path) -> Prospects:
     as llama.cpp needs to start, some tenths of a second; nothing is loaded."""
     from quantize.build.preflight import known_sizes
 
-    free = memory_now()[1]
-    try:
+    there: dict[str, FileEntry] = {}
+    with suppress(ModelError):
         there = {entry.recipe: entry for entry in load_manifest(out).files}
-    except ModelError:
-        there = {}
     sizes = known_sizes(source)
     like = _like(source) if sizes else None  # neither of a model that llama.cpp does not know
     found = {}
@@ -132,7 +131,7 @@ def prospects(source: SourceModel, out: Path) -> Prospects:
             there=entry is not None,
             measured=entry.fidelity if entry else None,
         )
-    return Prospects(found, free)
+    return Prospects(found, memory_now()[1])
 
 
 def _like(source: SourceModel) -> ModelFile:
@@ -142,10 +141,10 @@ def _like(source: SourceModel) -> ModelFile:
     from quantize.source.shapes import shapes_of
 
     shapes = shapes_of(source)
-    config, embedding = shapes.config, shapes.weights.get("token_embd.weight", (0, 0))
-    heads = int(config.get("num_attention_heads") or config.get("n_head") or 1)
-    kv_heads = int(config.get("num_key_value_heads") or heads)
-    head_dim = int(config.get("head_dim") or embedding[0] // heads)
+    embedding = shapes.weights.get("token_embd.weight", (0, 0))
+    heads = int(shapes.number("num_attention_heads", "n_head", default=1))
+    kv_heads = int(shapes.number("num_key_value_heads", default=heads))
+    head_dim = int(shapes.number("head_dim", default=embedding[0] // heads))
     return ModelFile(
         source.folder,
         _LLAMACPP,
@@ -153,7 +152,7 @@ def _like(source: SourceModel) -> ModelFile:
         source.architecture,
         "",
         source.bytes,
-        int(config.get("max_position_embeddings") or DEFAULT_CONTEXT),
+        int(shapes.number("max_position_embeddings", default=DEFAULT_CONTEXT)),
         shapes.layers,
         heads,
         kv_heads,
@@ -169,10 +168,11 @@ def _like(source: SourceModel) -> ModelFile:
 
 def _memory(like: ModelFile, size: int, recipe: Recipe) -> int:
     """Estimate the bytes of memory that loading a file of ``size`` bytes needs."""
+    file = replace(like, nbytes=size)
     if recipe.format == "onnx":
-        size, wider = int(size * _PACKED), like.kv_elements * _WIDER
-        like = replace(like, kv_elements=wider)
-    return estimate(replace(like, nbytes=size), RunnerSettings(slots=1)).total
+        wider = like.kv_elements * _WIDER
+        file = replace(like, nbytes=int(size * _PACKED), kv_elements=wider)
+    return estimate(file, RunnerSettings(slots=1)).total
 
 
 # What a run will need, before it is started: sizes, disk, memory, and why it would be refused.
@@ -186,25 +186,14 @@ class BuildForecast:
 
     source: SourceModel
     out: Path
-    disk: Mapping[str, int]  # written at most, by what it is for
+    disk: int  # written at most
     disk_free: int  # on the disk of ``out``
-    memory: Mapping[str, int]  # by what it is for; the largest part is needed at one time
+    memory: int  # at one time
     there: tuple[str, ...] = ()  # recipes whose files an earlier run has made; not in ``disk``
     download: int = 0  # fetched first, to the cache's disk
-    download_free: int = 0
     builder: int | None = None  # the process that writes into ``out`` now
     # Why the run would be refused: the field of `Settings` that could change it, "" for none.
     wrong: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def disk_needed(self) -> int:
-        """Sum of the parts."""
-        return sum(self.disk.values())
-
-    @property
-    def memory_needed(self) -> int:
-        """Bytes of the largest part."""
-        return max(self.memory.values(), default=0)
 
     def lines(self) -> list[str]:
         """Describe the model and the folder for people."""
@@ -212,7 +201,7 @@ class BuildForecast:
         weights = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
         lines = [f"{model.name}: {model.architecture}, {weights} weights, {human(model.bytes)}"]
         if self.download:
-            free = human(self.download_free)
+            free = human(free_space(cache_dir())[1])
             lines.append(f"Download {human(self.download)} first; its disk has {free} free")
         there = f"; there already: {', '.join(self.there)}" if self.there else ""
         lines.append(f"Into {self.out}{there}")
@@ -232,11 +221,11 @@ def foresee(settings: Settings) -> BuildForecast:
     from quantize.source import open_source
     from quantize.stages import stages_size
 
-    options = settings.options()
+    options, download = settings.options(), 0
     if settings.from_hub:
         source, download = _remote(settings)
     else:
-        source, download = open_source(options.source), 0
+        source = open_source(options.source)
     out = options.out or source.default_out
     recipes = preflight.unlisted(out, options)
     disk, memory = dict[str, int](), dict[str, int]()
@@ -244,12 +233,6 @@ def foresee(settings: Settings) -> BuildForecast:
         disk = preflight.space_parts(source, recipes, options, preflight.known_sizes(source))
         memory = preflight.memory_parts(source, recipes, options)
     reusable = stages_size(out / WORK)
-    builder = holder_of(out)
-    wrong: list[tuple[str, str]] = []
-    if builder is not None:
-        # Nothing else is certain while that run fills the disk and frees it again.
-        said = f"process {builder} builds into {out} now: wait for it, or choose another folder"
-        wrong = [("out", said)]
     gguf = source.kind == "gguf"
     unfit = "lora" if gguf and options.source.lora is not None else "recipes" if gguf else "out"
     checks: tuple[tuple[str, Callable[[], object]], ...] = (
@@ -260,7 +243,12 @@ def foresee(settings: Settings) -> BuildForecast:
         ("out", lambda: preflight.require_space(out, disk, reusable=reusable)),
         ("", lambda: preflight.require_memory(memory)),
     )
-    for name, check in checks if builder is None else ():
+    builder, wrong = holder_of(out), list[tuple[str, str]]()
+    if builder is not None:
+        # Nothing else is certain while that run fills the disk and frees it again.
+        said = f"process {builder} builds into {out} now: wait for it, or choose another folder"
+        wrong, checks = [("out", said)], ()
+    for name, check in checks:
         try:
             check()
         except IngotError as error:
@@ -268,14 +256,13 @@ def foresee(settings: Settings) -> BuildForecast:
     return BuildForecast(
         source,
         out,
-        disk,
-        disk_free=free_space(out)[1] + reusable,
-        memory=memory,
-        there=tuple(r.name for r in options.recipes if r not in recipes),
-        download=download,
-        download_free=free_space(cache_dir())[1],
-        builder=builder,
-        wrong=tuple(wrong),
+        sum(disk.values()),
+        free_space(out)[1] + reusable,
+        max(memory.values(), default=0),
+        tuple(r.name for r in options.recipes if r not in recipes),
+        download,
+        builder,
+        tuple(wrong),
     )
 
 
@@ -296,7 +283,6 @@ def _remote(settings: Settings) -> tuple[SourceModel, int]:
     weights = sum(file.bytes for file in files if file.path.endswith(_WEIGHTS))
     if not weights:
         raise ModelError(f"{name} has no weights in safetensors; it cannot be built from")
-    missing = sum(file.bytes for file in store.missing(listing, files))
     source = SourceModel(
         store.folder(listing.commit),
         "on the hub",
@@ -306,4 +292,4 @@ def _remote(settings: Settings) -> tuple[SourceModel, int]:
         bytes=weights,
         beside=here(),
     )
-    return source, missing
+    return source, sum(file.bytes for file in store.missing(listing, files))

@@ -1,24 +1,138 @@
 """A run of `quantize`: its process, and its state by the events that it writes (docs/quantize.md
 lists them)."""
 
+import itertools
 import json
 import logging
+import math
 import re
 import subprocess
-import threading
-from collections import deque
+import tempfile
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from app.builds.settings import Settings
 from app.figures import duration
+from app.here import at_home
 from quantize.disk import human
+from quantize.errors import UsageError
+from quantize.hub.client import parse_hub_name
+from quantize.options import MeasureOptions, Options, SourceOptions
 from quantize.progress import amount, clock
+from quantize.recipes import PRESETS, RECIPES, Recipe, choose_recipes, find_recipe, known_recipe
 from runtimes.machine.processes import Child
 
+TARGETS = "kl0.02, 1.2GB, 4.5bpw or fits-8GB-8192"
+DEFAULT_RECIPES = tuple(recipe.name for recipe in choose_recipes())
+
+
+class FieldError(UsageError):
+    """``field`` of `Settings` cannot be used as it is."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values as the user typed them; "" is left to quantize."""
+
+    model: str
+    recipes: tuple[str, ...] = DEFAULT_RECIPES
+    targets: str = ""  # by name, such as "kl0.02, 1.2GB"
+    out: str = ""
+    imatrix: str = ""
+    lora: str = ""
+    measure: bool = True
+    fresh: bool = False
+
+    def options(self) -> Options:
+        """Read the values as the command does. Raises FieldError that says what to change."""
+        if not self.model.strip():
+            raise FieldError("model", "name a model: a folder, a .gguf file of floats, or ORG/NAME")
+        targets = tuple(_target(name) for name in self.target_names)
+        if not self.recipes and not targets:
+            raise FieldError("recipes", "choose at least one recipe")
+        if not self.from_hub and not _path(self.model).exists():
+            raise FieldError(
+                "model", f"there is no folder {self.model}; on the hub models are ORG/NAME"
+            )
+        if self.imatrix and not _path(self.imatrix).is_file():
+            raise FieldError("imatrix", f"there is no file {self.imatrix}")
+        return Options(
+            SourceOptions(self.source, lora=_given(self.lora)),
+            (*(find_recipe(name) for name in self.recipes), *targets),
+            out=_path(self.out) if self.out.strip() else None,
+            measure=MeasureOptions(enabled=self.measure),
+            imatrix=_path(self.imatrix) if self.imatrix.strip() else None,
+            fresh=self.fresh,
+        )
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Names of targets, each once, as typed."""
+        return tuple(dict.fromkeys(n for n in re.split(r"[,;\s]+", self.targets.lower()) if n))
+
+    @property
+    def source(self) -> str:
+        """MODEL for the command: ~ means the home folder, as in a shell."""
+        return self.model.strip() if self.from_hub else str(_path(self.model))
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether it is a name on the hub; a folder of that name comes first."""
+        return not _path(self.model).exists() and parse_hub_name(self.model.strip()) is not None
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of `quantize`; raises FieldError as ``options``."""
+        options = self.options()
+        recipes = ",".join(recipe.name for recipe in options.recipes)
+        given = {"--out": options.out, "--imatrix": options.imatrix, "--lora": options.source.lora}
+        pairs = [(flag, str(value)) for flag, value in given.items() if value is not None]
+        flags = ["--no-measure"] * (not self.measure) + ["--fresh"] * self.fresh
+        return [self.source, "--recipe", recipes, *itertools.chain(*pairs), *flags]
+
+
+def offered() -> tuple[Recipe, ...]:
+    """Every recipe for processors: the usual ones first, then llama.cpp's further types, then
+    floats."""
+    here = [name for name, recipe in RECIPES.items() if not recipe.for_gpus]
+    others = sorted(here, key=lambda name: RECIPES[name].is_float)
+    return tuple(RECIPES[name] for name in dict.fromkeys((*DEFAULT_RECIPES, *PRESETS, *others)))
+
+
+def estimated_size(parameters: int, recipe: Recipe) -> int:
+    """Bytes of a file by its bits a weight. Small models' files are larger: their embedding, which
+    keeps more bits, is more of them."""
+    return int(parameters * recipe.bits_per_weight / 8)
+
+
+def _target(name: str) -> Recipe:
+    try:
+        found = known_recipe(name)
+    except UsageError as error:
+        raise FieldError("targets", str(error)) from error
+    if found is None or found.target is None:
+        raise FieldError("targets", f"{name} is no target, such as {TARGETS}")
+    return found
+
+
+def _path(text: str) -> Path:
+    return at_home(text.strip())
+
+
+def _given(text: str) -> str | None:
+    """A folder or a name on the hub."""
+    path = _path(text)
+    return (str(path) if path.exists() else text.strip()) if text.strip() else None
+
+
+_COUNTED = ("done", "total", "unit", "rate", "seconds_left")  # of the event "progress"
 _STOPPED_CODES = (130, 143)  # by SIGINT, by SIGTERM
 _KEPT_BACK = re.compile(r"(\S+) is (?:too far from the float model|not built): (.*)", re.DOTALL)
 
@@ -53,11 +167,6 @@ class RunStage:
     seconds_left: float | None = None
     step: str = ""  # what it does where nothing is counted
 
-    @property
-    def share(self) -> float | None:
-        """How much is done, 0 to 1; None where that is not known."""
-        return min(self.done / self.total, 1.0) if self.total else None
-
 
 @dataclass(slots=True)
 class QuantizeRun:
@@ -91,13 +200,12 @@ class QuantizeRun:
                 depth = parent.depth + 1 if parent else 0
                 self.stages.append(RunStage(event["stage"], text, self.end, depth, recipe))
             case "progress" if stage is not None:
-                stage.done, stage.total = event["done"], event.get("total")
-                stage.unit, stage.rate = event.get("unit", ""), event.get("rate")
-                stage.seconds_left = event.get("seconds_left")
+                for name in _COUNTED:
+                    setattr(stage, name, event[name])
             case "step" if stage is not None:
                 stage.step = text
             case "stage_end" if stage is not None:
-                stage.state = RunState.DONE if event.get("ok", True) else RunState.FAILED
+                stage.state = RunState.DONE if event["ok"] else RunState.FAILED
                 stage.seconds = event["seconds"]
             case "note":
                 self._take_note(text)
@@ -182,7 +290,7 @@ def recipe_in(text: str, recipes: Iterable[str]) -> str | None:
 
 # A run in lines for people; colour alone says nothing
 
-_SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗"}
+SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗", RunState.KEPT_BACK: "✗"}
 _ENDS = {
     RunState.DONE: "done",
     RunState.PARTLY: "done, but not every file could be made or is good enough",
@@ -204,52 +312,42 @@ def recipe_notes(run: QuantizeRun) -> list[tuple[str, RunState, str]]:
     """Each recipe with its state, and what is done to it now, or known of its file."""
     told = []
     for recipe in run.recipes:
-        state = run.state_of(recipe)
-        more = ""
-        if state is RunState.RUNNING:
-            more = next(s.text for s in reversed(run.running()) if s.recipe == recipe)
-        elif state is RunState.KEPT_BACK:
-            more = run.kept_back[recipe]
-        elif state is RunState.DONE and recipe in run.sizes:
-            more = human(run.sizes[recipe])
-        elif state is RunState.DONE and recipe in run.already:
-            more = "was there"
+        state, more = run.state_of(recipe), ""
+        match state:
+            case RunState.RUNNING:
+                more = next(s.text for s in reversed(run.running()) if s.recipe == recipe)
+            case RunState.KEPT_BACK:
+                more = run.kept_back[recipe]
+            case RunState.DONE:
+                there = "was there" if recipe in run.already else ""
+                more = human(run.sizes[recipe]) if recipe in run.sizes else there
         told.append((recipe, state, more))
     return told
 
 
 def stage_line(stage: RunStage, now: float) -> str:
     """A stage: its sign, and its time, or while it runs how far it is and what is left."""
-    text = f"{'  ' * stage.depth}{_SIGNS[stage.state]} {stage.text}"
-    if stage.state is not RunState.RUNNING:
-        return f"{text} · {duration(stage.seconds or 0.0)}"
-    return f"{text} · {stage_state(stage, now)}"
+    text = f"{'  ' * stage.depth}{SIGNS[stage.state]} {stage.text}"
+    runs = stage.state is RunState.RUNNING
+    return f"{text} · {stage_state(stage, now) if runs else duration(stage.seconds or 0.0)}"
 
 
 def stage_state(stage: RunStage, now: float) -> str:
     """How far a stage that runs is, how fast, and what is left."""
-    parts = []
-    if stage.share is not None and stage.done:
-        parts.append(f"{stage.share:.0%}")
-    elif stage.done:
-        parts.append(amount(stage.done, stage.unit))
-    elif stage.step:
-        parts.append(stage.step)
-    if stage.rate is not None:
-        parts.append(f"{amount(stage.rate, stage.unit)}/s")
+    share = f"{min(stage.done / stage.total, 1):.0%}" if stage.total else ""
+    counted = (share or amount(stage.done, stage.unit)) if stage.done else stage.step
+    rate = f"{amount(stage.rate, stage.unit)}/s" if stage.rate is not None else ""
+    left = clock(now - stage.begin)
     if stage.seconds_left is not None:
-        parts.append(f"{clock(stage.seconds_left)} left")
-    else:
-        parts.append(clock(now - stage.begin))
-    return ", ".join(parts)
+        left = f"{clock(stage.seconds_left)} left"
+    return ", ".join(filter(None, (counted, rate, left)))
 
 
 # The process that does a run: started, listened to, stopped.
 
 logger = logging.getLogger(__name__)
 
-_LINES_KEPT = 40  # of what the process says besides its events
-_LINES_SHOWN = 8
+_LINES = 8  # the last of what the process says besides its events
 _GENTLE_S = 20.0  # to clean up before it is killed; files may be large
 
 
@@ -265,30 +363,21 @@ class QuantizeProcess:
         self.settings = settings
         self.run = QuantizeRun(tuple(recipe.name for recipe in settings.options().recipes))
         self.stopping = False
-        self._told = False
-        self._events: deque[dict[str, Any]] = deque()
-        self._said: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._kill_at = math.inf  # once it is told to end
+        self._rest = b""  # of an event that is not whole yet
+        kept = [tempfile.NamedTemporaryFile(prefix="ingot-quantize-") for _ in range(2)]  # noqa: SIM115
+        self._out, self._said = kept
+        self._events = Path(self._out.name).open("rb")  # noqa: SIM115
         self._process = Child(
             *("-m", "quantize", *arguments, "--json"),
             environment={"PYTHONUNBUFFERED": "1"},
             outlives=True,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=self._out,
+            stderr=self._said,
             start_new_session=True,
         )
         logger.info("quantize %s", " ".join(arguments))
-        self._readers = [
-            threading.Thread(target=self._read, args=(stream,), name="ingot-quantize", daemon=True)
-            for stream in (self._process.stdout, self._process.stderr)
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    @property
-    def pid(self) -> int:
-        """The command's process."""
-        return self._process.pid
 
     @property
     def running(self) -> bool:
@@ -297,55 +386,35 @@ class QuantizeProcess:
 
     def poll(self) -> bool:
         """Bring ``run`` up to date; False once it has ended and all of it is known."""
-        ended = not self.running and not any(reader.is_alive() for reader in self._readers)
-        while self._events:
-            self.run.apply(self._events.popleft())
-        if ended and not self._told:
-            self._told = True
-            code = self._process.returncode
-            self.run.ended(code, self.last_words, stopped=self.stopping and code != 0)
+        ended = not self.running
+        if time.monotonic() > self._kill_at:
+            logger.warning("the run does not end; it is killed")
+            self._process.kill()
+        *lines, self._rest = (self._rest + self._events.read()).split(b"\n")
+        for line in lines:
+            event = None
+            with suppress(ValueError):
+                event = json.loads(line)
+            if isinstance(event, dict):
+                self.run.apply(event)
+        if ended and self.run.state is RunState.RUNNING:
+            code, said = self._process.returncode, Path(self._said.name).read_text(errors="replace")
+            last = [line.rsplit("\r", 1)[-1] for line in said.split("\n")[-_LINES:]]
+            self.run.ended(code, "\n".join(last), stopped=self.stopping and code != 0)
             level = logging.WARNING if self.run.error else logging.INFO
             why = f": {self.run.error}" if self.run.error else ""
             logger.log(level, "quantize %s: %s%s", self.settings.model, self.run.state, why)
         return not ended
 
-    @property
-    def last_words(self) -> str:
-        """The end of what the process said besides its events."""
-        return "\n".join(list(self._said)[-_LINES_SHOWN:])
-
-    def stop(self) -> None:
-        """End it; what is finished is kept. Returns at once."""
+    def stop(self) -> bool:
+        """End it; what is finished is kept. Returns at once: False when nothing is to be ended."""
         if self.stopping or not self.running:
-            return
-        self.stopping = True
-        self._process.terminate()
-        threading.Thread(target=self._insist, name="ingot-quantize-stop", daemon=True).start()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Whether it ended within ``timeout`` seconds."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
             return False
-        for reader in self._readers:
-            reader.join(5.0)
+        self.stopping, self._kill_at = True, time.monotonic() + _GENTLE_S
+        self._process.terminate()
         return True
 
-    def _insist(self) -> None:
-        if not self.wait(_GENTLE_S):
-            logger.warning("the run does not end; it is killed")
-            self._process.kill()
-
-    def _read(self, stream: IO[bytes]) -> None:
-        with stream:
-            for raw in stream:
-                line = raw.decode(errors="replace").rstrip()
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    event = None
-                if isinstance(event, dict):
-                    self._events.append(event)
-                elif text := line.rsplit("\r", 1)[-1]:
-                    self._said.append(text)
+    def wait(self, timeout: float) -> None:
+        """For its end, at most so many seconds."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)

@@ -142,20 +142,17 @@ def judge(reference: list[Completion], done: list[Completion]) -> CheckResult:
     said = [
         f"{found.equal} of {found.answers} answers equal",
         f"log-probabilities of equal tokens within {furthest:.2g}",
+        *(
+            f"answer {one.answer + 1} parts{'' if one in wrong else ' at a near-tie'} at token"
+            f" {one.token + 1}: {one.gap:.2g} between the two likeliest"
+            for one in found.partings
+        ),
     ]
-    for one in found.partings:
-        kind = "" if one in wrong else " at a near-tie"
-        said.append(
-            f"answer {one.answer + 1} parts{kind} at token {one.token + 1}:"
-            f" {one.gap:.2g} between the two likeliest"
-        )
-    figures = {
-        "answers": found.answers,
+    figures = asdict(found) | {
         "equal": found.equal,
         "tokens": _TOKENS,
         "rounding_allowed": _ROUNDING,
         "logprobs_moved": furthest if math.isfinite(furthest) else None,
-        "partings": [asdict(one) for one in found.partings],
     }
     good = not wrong and furthest <= _ROUNDING  # not so for NaN
     return CheckResult("passed" if good else "failed", "; ".join(said), figures)
@@ -199,8 +196,7 @@ def restart(target: VerifyTarget) -> CheckResult:
         if engine.deaths < 1 or after.token_ids != before.token_ids:
             said = f"{engine.deaths} deaths were noticed; the answer afterwards was another one"
             return CheckResult("failed", said, figures)
-    said = "the worker was killed, started again and answered the same"
-    return CheckResult("passed", said, figures)
+    return CheckResult("passed", "the worker was killed, started again, answered the same", figures)
 
 
 def cancel(target: VerifyTarget) -> CheckResult:
@@ -284,10 +280,8 @@ def memory(target: VerifyTarget) -> CheckResult:
     (row,) = memory_check(target.model.path, [target.settings(ROWS)])
     estimated, ratio = row.estimate.total, row.estimate.total / row.measured
     good = abs(row.error) <= _MEMORY or abs(estimated - row.measured) <= _MEMORY_BYTES
-    said = (
-        f"estimated {_mib(estimated)}, measured {_mib(row.measured)}: ratio {ratio:.2f};"
-        f" resident {_mib(row.resident)}"
-    )
+    told = [f"{count / 2**20:,.1f} MiB" for count in (estimated, row.measured, row.resident)]
+    said = f"estimated {told[0]}, measured {told[1]}: ratio {ratio:.2f}; resident {told[2]}"
     figures = {
         "slots": ROWS,
         "context": CONTEXT,
@@ -297,10 +291,6 @@ def memory(target: VerifyTarget) -> CheckResult:
         "ratio": ratio,
     }
     return CheckResult("passed" if good else "failed", said, figures)
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:,.1f} MiB"
 
 
 def speed(target: VerifyTarget) -> CheckResult:

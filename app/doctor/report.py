@@ -75,11 +75,10 @@ def examine() -> Report:
 
 
 def _conflicts() -> list[str]:
-    found = (find_installed(runtime) for runtime in MODULES)
     return [
         f"{' and '.join(sorted(one.distributions)).replace('_', '-')} are both installed and have "
         "overwritten each other's files; uninstall both, then install the one that you want"
-        for one in found
+        for one in map(find_installed, MODULES)
         if one is not None and len(one.distributions) > 1
     ]
 
@@ -90,16 +89,15 @@ def rows(report: Report) -> list[tuple[str, str]]:
     cores = f"{hardware.physical_cores} cores, {hardware.logical_cores} threads"
     if hardware.usable_cores < hardware.logical_cores:
         cores += f", {hardware.usable_cores} usable here"
-    ram = f"{hardware.ram_available / _GIB:.1f} of {hardware.ram_total / _GIB:.1f} GiB free"
     found = [
         ("processor", hardware.cpu),
         ("cores", cores),
         ("instruction sets", " ".join(hardware.instruction_sets) or "none that matter here"),
-        ("memory", ram),
+        ("memory", _room(hardware.ram_available, hardware.ram_total)),
         ("memory bandwidth", f"{report.bandwidth / 1e9:.1f} GB/s read, measured now"),
     ]
     for gpu in hardware.gpus:
-        memory = f"{gpu.memory_free / _GIB:.1f} of {gpu.memory_total / _GIB:.1f} GiB free"
+        memory = _room(gpu.memory_free, gpu.memory_total)
         driver = f"compute {gpu.compute_capability}, driver {gpu.driver}"
         found.append((f"GPU {gpu.index}", f"{gpu.name}, {memory}, {driver}"))
     if not hardware.gpus:
@@ -110,8 +108,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         found += [(f"{label} device", _device_line(one)) for one in health.devices]
         if health.kernels:
             found.append((f"{label} kernels", " ".join(health.kernels)))
-    for line in report.bounds:
-        found.append(("after a crash", f"{line}; undo: {FORGET}"))
+    found += [("after a crash", f"{line}; undo: {FORGET}") for line in report.bounds]
     found.append(("libraries", ", ".join(f"{n} {v}" for n, v in report.libraries.items())))
     return found
 
@@ -120,8 +117,11 @@ def _device_line(device: Device) -> str:
     said = f"{device.name}: {device.description}"
     if device.memory_total is None or device.memory_free is None:
         return said
-    free, total = device.memory_free / _GIB, device.memory_total / _GIB
-    return f"{said}, {free:.1f} of {total:.1f} GiB free"
+    return f"{said}, {_room(device.memory_free, device.memory_total)}"
+
+
+def _room(free: int, total: int) -> str:
+    return f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
 
 
 def _describe(health: Health) -> str:
@@ -168,7 +168,7 @@ def check_files(model: str | None) -> Iterator[Finding]:
     """
     if model is None:
         for pulled in library.models():
-            yield from _pulled(pulled, pulled.builds)
+            yield from _pulled(pulled)
     elif (folder := Path(model)).exists():
         if not (folder / NAME).is_file():
             raise ModelError(
@@ -177,13 +177,12 @@ def check_files(model: str | None) -> Iterator[Finding]:
         for entry in load_manifest(folder).files:
             yield from findings(folder, entry)
     elif known := library.find(model):
-        pulled, build = known
-        yield from _pulled(pulled, pulled.builds if build is None else (build,))
+        yield from _pulled(*known)
     else:
         raise ModelError(f"{model}: no such folder, and not in the library (`ingot models`)")
 
 
-def _pulled(model: library.Model, builds: tuple[library.Kept, ...]) -> Iterator[Finding]:
-    for build in builds:
+def _pulled(model: library.Model, only: library.Kept | None = None) -> Iterator[Finding]:
+    for build in model.builds if only is None else (only,):
         for name, sha256 in build.sha256.items():
             yield compare(model.folder, name, sha256)

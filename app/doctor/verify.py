@@ -2,20 +2,29 @@
 the checks in their order, within a time budget."""
 
 import contextlib
+import getpass
+import itertools
 import logging
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from app import demo
+from app.bench.frame import rounded
 from app.doctor.checks import (
     CheckLine,
     CheckResult,
@@ -23,6 +32,7 @@ from app.doctor.checks import (
     VerifyTarget,
     answers,
     cancel,
+    counts,
     devices,
     memory,
     planner,
@@ -30,18 +40,23 @@ from app.doctor.checks import (
     skipped,
     speed,
 )
-from app.doctor.report import Report, check_files, examine
+from app.doctor.report import Report, check_files, examine, rows
+from app.here import here, numbered, real
 from app.models.planning import plan_files
 from app.options import ModelOptions
+from quantize.disk import write_atomically
 from quantize.manifest import NAME
-from runtimes.errors import IngotError
+from runtimes.errors import IngotError, RequestError
 from runtimes.machine import processes
 from runtimes.machine.cpu import cpu_use, others_share
+from runtimes.machine.installed import versions
 from runtimes.machine.selftest import Health
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import backend, backend_of
-from runtimes.paths import cache_dir
+from runtimes.output import json_text, markdown
+from runtimes.paths import cache_dir, data_dir, state_dir
 from runtimes.planner.plan import PlanWorkload
+from runtimes.untrusted import visible
 
 log = logging.getLogger(__name__)
 
@@ -180,24 +195,17 @@ def _targets(
     run: Verification, model: str, working: Mapping[str, tuple[str, ...]]
 ) -> list[VerifyTarget]:
     """The files of ``model`` on every device that can run them."""
-    files: Sequence[ModelFile] = ()
-
-    def read_files() -> CheckResult:
-        nonlocal files
-        found, files = read(model)
-        return found
-
-    name = Path(model).name
+    name, files = Path(model).name, list[ModelFile]()
     run.check(CheckLine("checksums", file=name), partial(whole, model))
-    run.check(CheckLine("files", file=name), read_files)
+    run.check(CheckLine("files", file=name), partial(read, model, files))
     targets = []
     for file in files:
         label = backend_of(file).label
-        if file.runtime not in working or file.encodes:
+        if file.runtime in working and not file.encodes:
+            targets += [VerifyTarget(file, device) for device in working[file.runtime]]
+        else:
             why = "it embeds texts and writes none" if file.encodes else f"{label} does not work"
             run.check(CheckLine("run", label, file=file.path.name), partial(skipped, why))
-            continue
-        targets += [VerifyTarget(file, device) for device in working[file.runtime]]
     return targets
 
 
@@ -244,16 +252,165 @@ def whole(model: str) -> CheckResult:
         return skipped("there are no checksums to compare with")
     found = list(check_files(model))
     damaged = [f"{one.path.name} {one.problem}" for one in found if one.problem]
-    figures = {"files": len(found)}
-    if damaged:
-        return CheckResult("failed", "; ".join(damaged), {**figures, "damaged": len(damaged)})
-    return CheckResult("passed", f"{len(found)} files as they were built", figures)
+    said = "; ".join(damaged) or f"{len(found)} files as they were built"
+    figures = {"files": len(found), "damaged": len(damaged)}
+    return CheckResult("failed" if damaged else "passed", said, figures)
 
 
-def read(model: str) -> tuple[CheckResult, Sequence[ModelFile]]:
-    """The files that can be read, of every width. Raises as ``plan_files``."""
+def read(model: str, into: list[ModelFile]) -> CheckResult:
+    """Add the files that can be read, of every width. Raises as ``plan_files``."""
     files = plan_files(model, ModelOptions(), "any")
+    into += files.models
     names = [one.path.name for one in files.models]
     broken = "; ".join(f"{name}: {why}" for name, why in files.unreadable)
     verdict: Verdict = "failed" if broken else "passed"
-    return CheckResult(verdict, broken or ", ".join(names), {"files": names}), files.models
+    return CheckResult(verdict, broken or ", ".join(names), {"files": names})
+
+
+_ROOT = r"(?<![\w.])(?:[A-Za-z]:)?[\\/]"
+# A folder and what is in it, from a root on; in quotes it may have spaces.
+_PATHS = (
+    re.compile(_ROOT + r"[^'\"\n]*[\\/]([^\\/'\"\n]*)(?=['\"])"),
+    re.compile(_ROOT + r"(?:[^\s\\/:;,'\"()|<>]+[\\/])+([^\s\\/:;,'\"()|<>]*)"),
+)
+_ABOUT = ("verdict", "runtime", "device", "file")
+_WIDTH = 110
+_KNOWN = "/\ue000"  # stands for a folder that is known, which may have spaces too
+
+
+class ReportFiles:
+    """The two files of one report; they are there from the start, so that nothing can hinder the
+    end."""
+
+    def __init__(self, folder: Path, day: str) -> None:
+        """New names in ``folder``, which is made. Raises RequestError where nothing can be
+        written."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for stem in numbered(f"ingot-verify-{day}"):
+                self.json, self.markdown = folder / f"{stem}.json", folder / f"{stem}.md"
+                if self.markdown.exists():
+                    continue
+                with contextlib.suppress(FileExistsError):
+                    self.json.touch(exist_ok=False)
+                    break
+        except OSError as error:
+            raise RequestError(
+                f"--out: {folder} cannot be written to: {error.strerror}; name another folder"
+            ) from error
+
+    def write(self, run: Verification) -> None:
+        """Write both files as things are now."""
+        data = as_json(run)
+        write_atomically(self.json, json_text(data, 1) + "\n")
+        write_atomically(self.markdown, as_markdown(run, data))
+
+
+def as_json(run: Verification) -> dict[str, Any]:
+    """The report for programs."""
+    data: dict[str, Any] = {
+        "ingot": versions(["ingot"]).get("ingot", "not installed"),
+        "date": f"{run.began:%Y-%m-%d %H:%M} UTC",
+        "minutes_allowed": run.minutes,
+        "seconds": run.seconds,
+        "interrupted": run.interrupted,
+        "verdicts": counts(run.lines),
+        "others_share_before": run.others,
+        "machine": run.machine.as_json() if run.machine else None,
+        "lines": [asdict(line) for line in run.lines],
+    }
+    cleaned: dict[str, Any] = Cleaner(run.asked).clean(rounded(data))
+    return cleaned
+
+
+def as_markdown(run: Verification, data: Mapping[str, Any]) -> str:
+    """The report for people, from what ``as_json`` has made."""
+    told = ", ".join(f"{count} {name}" for name, count in counts(run.lines).items())
+    ended = "; it was interrupted" if run.interrupted else ""
+    about = f"{data['date']}, {run.seconds:.0f} s of {run.minutes:g} minutes{ended}: {told}."
+    lines = [f"# Ingot {data['ingot']} on this machine", "", about]
+    for check, same in itertools.groupby(data["lines"], key=lambda line: line["check"]):
+        lines += ["", f"## {check}", ""]
+        for line in same:
+            about = ", ".join(filter(None, map(line.get, _ABOUT)))
+            lines.append(_item(about, f"{line['found']} ({line['seconds']:.1f} s)"))
+    if run.machine:
+        cleaner = Cleaner(run.asked)
+        lines += ["", "## what the machine is", ""]
+        lines += [_item(name, cleaner.clean(found)) for name, found in rows(run.machine)]
+    return "\n".join(lines) + "\n"
+
+
+def _item(name: str, text: str) -> str:
+    return textwrap.fill(
+        f"- {markdown(name)}: {markdown(text)}",
+        _WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+    )
+
+
+class Cleaner:
+    """Takes folders, the user's name and the machine's out of texts."""
+
+    def __init__(self, models: Sequence[str] = ()) -> None:
+        """``models`` are those that were asked for, whose folders are nobody's business either."""
+        folders = {Path.home(), Path(sys.prefix), Path(tempfile.gettempdir())}
+        folders |= {cache_dir(), data_dir(), state_dir(), here()}
+        for one in map(Path, models):
+            folders |= {one.parent, real(one).parent}
+        known = {str(one) for one in folders if one.is_absolute() and one != Path(one.anchor)}
+        self._folders = sorted(known, key=len, reverse=True)  # one may be in another
+        names = {socket.gethostname()}
+        with contextlib.suppress(OSError, KeyError, ImportError):
+            names.add(getpass.getuser())
+        words = "|".join(re.escape(name) for name in names if name)
+        self._names = re.compile(rf"(?<!\w)(?:{words})(?!\w)" if words else r"(?!)")
+
+    def clean(self, value: Any) -> Any:
+        """Clean every text in ``value``."""
+        if isinstance(value, Mapping):
+            return {key: self.clean(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.clean(item) for item in value]
+        if isinstance(value, str):
+            for folder in self._folders:
+                value = value.replace(folder, _KNOWN)
+            for path in _PATHS:
+                value = path.sub(r".../\1", value)
+            value = self._names.sub("...", value.replace(_KNOWN, "..."))
+        return value
+
+
+_COLOURS = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+# The lines as they come, and in a terminal below them what is checked now.
+
+
+def _about(line: CheckLine) -> str:
+    where = f"{line.runtime} {line.device}".strip()
+    return "  ".join(filter(None, (line.check, where, line.file)))
+
+
+@contextmanager
+def shown(
+    *, silent: bool
+) -> Iterator[tuple[Callable[[CheckLine], None], Callable[[CheckLine], None]]]:
+    """Functions that show a check that begins, and a line. Where stdout is for the report itself,
+    ``silent``, they show nothing."""
+    from rich.text import Text
+
+    from quantize.terminal import Console
+
+    console = Console(quiet=silent, highlight=False, soft_wrap=True)
+    with console.status("") as status:
+
+        def begins(line: CheckLine) -> None:
+            status.update(Text(visible(_about(line))))
+
+        def ends(line: CheckLine) -> None:
+            verdict = (line.verdict, _COLOURS[line.verdict])
+            console.print(Text.assemble(verdict, visible(f"  {_about(line)}  {line.found}")))
+
+        yield begins, ends

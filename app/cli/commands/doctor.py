@@ -62,9 +62,8 @@ def doctor(
 def _verify(models: list[str], out: Path, minutes: float, *, as_json: bool) -> None:
     """A line for each check; exits with 1 when any has failed, 130 when interrupted."""
     from app.doctor.checks import counts
-    from app.doctor.verify import Verification, verify
-    from app.doctor.verify_report import ReportFiles, shown
-    from app.doctor.verify_report import as_json as to_json
+    from app.doctor.verify import ReportFiles, Verification, shown, verify
+    from app.doctor.verify import as_json as to_json
 
     with shown(silent=as_json) as (begins, show):
 

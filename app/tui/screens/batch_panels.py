@@ -2,7 +2,6 @@
 and one row as text, also for the pane beside the table."""
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Button, DirectoryTree, Input, Static
+from textual.worker import Worker
 
 from app.batch.journal.journal import journal_path
 from app.batch.watch.form import JobForm, JobPreset, forget, presets, summary
@@ -30,9 +30,6 @@ from app.tui.screens.dialogs import ConfirmScreen, Panel, bind_first
 from app.tui.textual_patches import Plain, background, latest
 from app.tui.widgets.form import path_field
 from app.tui.widgets.table import Table, TableColumn
-from runtimes.errors import IngotError
-
-log = logging.getLogger(__name__)
 
 _ROLES = {"user": "$text-primary", "assistant": "$text-success", "not finished": "$text-warning"}
 
@@ -49,7 +46,7 @@ class RowPane(VerticalScroll):
         self.row: ShownRow | None = None
         self._text = Static(id="row-text")
         self._wanted: tuple[WatchedJob, int, RowState] | None = None
-        self._reading = False
+        self._reader: Worker[None] | None = None
 
     def compose(self) -> ComposeResult:
         yield self._text
@@ -63,33 +60,22 @@ class RowPane(VerticalScroll):
         if wanted is None:
             self.row, self.border_title, self.border_subtitle = None, "Row", ""
             self._text.update("")
-        elif not self._reading:
-            self._reading = True
-            self._read()
+        elif self._reader is None or self._reader.is_finished:
+            self._reader = self._read()
 
     @background
     async def _read(self) -> None:
         """One at a time: a row late in a large input takes a while."""
-        try:
-            shown = None
+        shown = None
+        await asyncio.sleep(_SETTLE_S)
+        while (wanted := self._wanted) is not None and wanted != shown:
+            row = await asyncio.to_thread(open_row, *wanted[:2])
+            shown = wanted
+            _show_row(row, wanted[2], self, self._text)
+            if self.row is None or self.row.index != row.index:
+                self.scroll_home(animate=False)
+            self.row = row
             await asyncio.sleep(_SETTLE_S)
-            while (wanted := self._wanted) is not None and wanted != shown:
-                row = await asyncio.to_thread(open_row, *wanted[:2])
-                shown = wanted
-                if self.is_attached:
-                    self._show(row, wanted[2])
-                await asyncio.sleep(_SETTLE_S)
-        except Exception:
-            log.exception("reading a row")
-        finally:
-            self._reading = False
-
-    def _show(self, row: ShownRow, state: RowState) -> None:
-        other = self.row is None or self.row.index != row.index
-        self.row = row
-        _show_row(row, state, self, self._text)
-        if other:
-            self.scroll_home(animate=False)
 
 
 def _show_row(row: ShownRow, state: RowState, box: Widget, text: Static) -> None:
@@ -116,7 +102,6 @@ def _turn(role: str, text: str) -> Content:
     return Content.assemble((role, f"bold {_ROLES.get(role, '$text-muted')}"), "\n", text)
 
 
-_now = time.time
 _JOURNAL = journal_path(Path("x")).name[1:]
 
 
@@ -259,10 +244,9 @@ class BatchLeaveScreen(ConfirmScreen):
         self.dismiss(what != "stay")
 
 
-_LOOKS = {"running": "active", "finished": "good", "killed": "bad", "stopped": "wait"}
-
-
 # Which job to look at: those that run on this machine, and those of before.
+
+_LOOKS = {"running": "active", "finished": "good", "killed": "bad", "stopped": "wait"}
 
 
 class JobTable(Table[KnownJob]):
@@ -332,8 +316,7 @@ class BatchJobsScreen(Panel[Path]):
 
     @on(Table.Selected)
     def _picked(self) -> None:
-        job = self.query_one(JobTable).record
-        if job is not None:
+        if job := self.query_one(JobTable).record:
             self.dismiss(job.output)
 
     @on(Input.Submitted)
@@ -349,7 +332,7 @@ def end_of(text: str, wide: int) -> str:
 
 def ago(then: float) -> str:
     """Say how long ago a time was."""
-    seconds = _now() - then
+    seconds = time.time() - then
     for span, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= span:
             return f"{seconds // span:.0f} {unit} ago"
@@ -417,8 +400,7 @@ class BatchPresetsScreen(Panel[JobForm]):
 
     @on(Table.Selected)
     def _picked(self) -> None:
-        chosen = self._table.record
-        if chosen is not None:
+        if chosen := self._table.record:
             self.dismiss(chosen.form)
 
     @on(Table.Highlighted)
@@ -426,7 +408,7 @@ class BatchPresetsScreen(Panel[JobForm]):
         self.refresh_bindings()
 
     def can(self, action: str) -> bool:
-        chosen = self._table.record if action == "forget" else None
+        chosen = self._table.record
         return action != "forget" or (chosen is not None and _saved(chosen))
 
     @background
@@ -434,10 +416,8 @@ class BatchPresetsScreen(Panel[JobForm]):
         chosen = self._table.record
         if chosen is None:
             return
-        try:
+        with self.errors_told():
             await asyncio.to_thread(forget, chosen.name)
-        except IngotError as error:
-            self.notify(str(error), severity="error")
         self.found = [one for one in self.found if one is not chosen]
         self._table.show(self.found)
 

@@ -36,10 +36,9 @@ from app.models.catalog import ModelEntry
 from app.options import SamplingOptions
 from app.tui.app import app_of
 from app.tui.keys import bind
-from app.tui.screens.compare import AnswersScreen, save
+from app.tui.screens.compare import HUES, AnswersScreen, save
 from app.tui.screens.dialogs import bind_first
 from app.tui.textual_patches import Pane, Plain, background
-from app.tui.widgets.compare_panes import HUES
 from app.tui.widgets.form import FieldHelp, Form, Group, path_field, text_field
 from app.tui.widgets.frame import ModeScreen
 from app.tui.widgets.table import Table, TableColumn
@@ -107,19 +106,15 @@ class BlindScreen(ModeScreen):
         self.query_one(ProgressBar).update(progress=ballot.done)
         said = f"{ballot.done:,} of {len(ballot.pairs):,} judged"
         self.query_one("#blind-said", Static).update(said)
-        for name in (".asked", "#blind-pair", "#blind-bar"):
-            self.query_one(name).display = pair is not None
-        result = self.query_one("#blind-result")
-        result.display = pair is None
+        self.set_class(pair is None, "-over")
         if pair is None:
             lines = [votes_line(votes, ballot.results) for votes in ballot.count()]
             self.query_one("#blind-votes", Static).update("\n".join(lines))
         else:
             row = ballot.results.rows[pair.row]
             self.query_one("#asked-text", Static).update(row.prompt)
-            left, right = (pair.other, 0) if pair.swapped else (0, pair.other)
-            for name, number in (("#blind-left", left), ("#blind-right", right)):
-                box = self.query_one(name)
+            numbers = (pair.other, 0) if pair.swapped else (0, pair.other)
+            for box, number in zip(self.query("#blind-pair > *"), numbers, strict=True):
                 box.query_one(Static).update(row.answers[number].text)
                 box.scroll_home(animate=False)
             self.query_one("#blind-left").focus()
@@ -133,19 +128,18 @@ class BlindScreen(ModeScreen):
     def action_vote(self, said: str) -> None:
         """Keep it, and go on to the next pair."""
         if self.pair is not None:
-            self._keep(partial(self.ballot.say, self.pair, Sided(said)))
+            self._keep(self.ballot.say, self.pair, Sided(said))
 
     def action_undo(self) -> None:
         """Ask about the last pair once more."""
         self._keep(self.ballot.take_back)
 
-    def _keep(self, change: Callable[[], object]) -> None:
+    def _keep(self, change: Callable[..., object], *said: BlindPair | Sided) -> None:
         try:
-            change()
+            change(*said)
+            self._show()
         except OSError as error:
             self.notify(f"Not kept: {error}", severity="error")
-        else:
-            self._show()
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -173,10 +167,11 @@ class PromptsForm(Form):
     def number(self, name: str) -> int | None:
         """Read a field; None where it is empty, or wrong, which is marked."""
         text = self.text_of(name).strip().replace(",", "")
-        good = text.isdecimal() and int(text) > 0
-        if text and not good:
+        if text.isdecimal() and int(text) > 0:
+            return int(text)
+        if text:
             self.refuse(name, "a whole number above 0")
-        return int(text) if good else None
+        return None
 
 
 class RowTable(Table[PromptResult]):
@@ -250,7 +245,6 @@ class ComparePromptsScreen(ModeScreen):
 
     def on_mount(self) -> None:
         self.query_one("#prompts").focus()
-        self._progress.display = False
         self._offer()
 
     def on_unmount(self) -> None:
@@ -283,7 +277,6 @@ class ComparePromptsScreen(ModeScreen):
             self.say(f"It cannot be started: {error}", "bad")
             return
         self.results = None
-        self._progress.display = True
         self._offer()
         self._follow(self.process)
 
@@ -309,11 +302,9 @@ class ComparePromptsScreen(ModeScreen):
         if progress.stopped:
             self.say("Stopped; starting again goes on from here.", "wait")
             return
-        parts = [f"file {progress.file + 1} of {len(self.entries)}"]
-        if progress.total is None:
-            parts.append("reading")
-        else:
-            parts.append(f"{progress.done:,} of {progress.total:,} answers")
+        total = progress.total
+        answers = "reading" if total is None else f"{progress.done:,} of {total:,} answers"
+        parts = [f"file {progress.file + 1} of {len(self.entries)}", answers]
         if progress.failed:
             parts.append(f"{progress.failed:,} failed")
         if progress.running and progress.left_s is not None:
@@ -336,34 +327,27 @@ class ComparePromptsScreen(ModeScreen):
             return
         self.show_figures()
         self._table.fill(self.results)
-        self._progress.display = False
         self._offer()
-        self._table.focus()
+        self.call_after_refresh(self._table.focus)
 
     def show_figures(self) -> None:
         """The tables of the command, and votes."""
-        results = self.results
-        if results is None:
+        if (results := self.results) is None:
             return
         colours = app_of(self).theme_variables
         hues = [colours[f"hue-{number}"] for number in range(1, HUES + 1)]
         plain = any(colour.startswith("ansi") for colour in hues)
         lines = [Text(votes_line(votes, results), "bold") for votes in results.votes]
-        more = [Text(note, "dim") for note in notes(results)]
+        lines += [Text(note, "dim") for note in notes(results)]
         files, pairs = figures(results, () if plain else hues)
-        shown = Lines(files, "", pairs, "", *lines, *more)
-        self.query_one("#prompts-tables", Static).update(shown)
+        self.query_one("#prompts-tables", Static).update(Lines(files, "", pairs, "", *lines))
 
     # Keys and buttons
 
     def _offer(self) -> None:
         self.refresh_bindings()
-        found = self.results is not None
+        self.update_classes({"-found": self.results is not None, "-begun": self.job is not None})
         self.query_one("#start", Button).disabled = self.process is not None
-        for name in ("#new", "#blind", "#save", "#prompts-figures", "#prompts-list"):
-            self.query_one(name).display = found
-        for name in ("#start", "#prompts-form"):
-            self.query_one(name).display = not found
 
     def can(self, action: str) -> bool:
         found = self.results is not None
@@ -381,7 +365,7 @@ class ComparePromptsScreen(ModeScreen):
         return self.process is not None
 
     def leaving(self) -> str | None:
-        return "A comparison is not finished." if self.process is not None else None
+        return "A comparison is not finished." if self.process else None
 
     def action_back(self) -> None:
         """Stop what runs; else leave."""
@@ -390,10 +374,9 @@ class ComparePromptsScreen(ModeScreen):
 
     def action_new(self) -> None:
         """Back to the form: other prompts, or longer answers."""
-        self.results = None
-        self._progress.display = False
+        self.job = self.results = None
         self._offer()
-        self.query_one("#prompts").focus()
+        self.call_after_refresh(self.query_one("#prompts").focus)
 
     @on(Table.Selected)
     def _open(self) -> None:
@@ -404,9 +387,9 @@ class ComparePromptsScreen(ModeScreen):
     @background
     async def action_blind(self) -> None:
         """Vote, and count."""
-        if self.results is None or self.job is None:
-            return
         results = self.results
+        if results is None or self.job is None:
+            return
         ballot = await asyncio.to_thread(ballot_of, results, self.job.folder)
         if not ballot.pairs:
             self.notify("All answers are the same: there is nothing to prefer.")

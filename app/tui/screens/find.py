@@ -1,8 +1,8 @@
 """Finding models on the hub, and getting one of their builds."""
 
 import asyncio
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -11,12 +11,16 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Checkbox, Input, ProgressBar, Static
+from textual.widgets import Button, Checkbox, Input, ProgressBar, Select, Static
 
 from app.figures import duration
 from app.models import hub, library
 from app.models.catalog import catalog, size_of
-from app.models.hub import Found, look_up, search
+from app.models.hub import (
+    Found,
+    look_up,
+    search,
+)
 from app.models.pulling import PullJob, PullRequest, PullState, parse_request
 from app.tui.keys import bind
 from app.tui.screens.dialogs import ConfirmScreen, ListPanel, bind_first, list_keys
@@ -37,12 +41,6 @@ class Download(Pane):
 
     class Ended(Message):
         """The download is whole, or was stopped, or has failed."""
-
-    @dataclass
-    class Wanted(Message):
-        """The downloaded model is to be used."""
-
-        name: str
 
     def __init__(self, use: str) -> None:
         super().__init__(id="download")
@@ -74,7 +72,6 @@ class Download(Pane):
         if self._job is not None:
             self.notify("One download at a time: esc stops the one that runs.", severity="warning")
             return
-        self._request, self.pulled = request, None
         self._follow(request)
 
     def stop(self) -> bool:
@@ -85,6 +82,7 @@ class Download(Pane):
 
     @background
     async def _follow(self, request: PullRequest) -> None:
+        self._request, self.pulled = request, None
         job = self._job = PullJob(request)
         job.start()
         self.display = True
@@ -105,25 +103,22 @@ class Download(Pane):
         bar.display = state.total is not None and not state.ended
         bar.update(total=state.total, progress=state.done)
         self.set_class(state.error is not None, "-failed")
-        here = state.path is not None
-        said.set_class(here, "good")
+        here, text = state.path is not None, progress_line(state)
         if here:
-            said.update("It is here, whole and checked.")
-            label = self._use
+            text, label = "It is here, whole and checked.", self._use
             button.focus()
         elif state.ended:
             stopped = "Stopped. What has arrived stays; the same download resumes from there."
-            said.update(state.error or stopped)
-            label = "Go on"
-        else:
-            said.update(progress_line(state))
+            text, label = state.error or stopped, "Go on"
+        said.update(text)
+        said.set_class(here, "good")
         button.label, button.variant = label, "primary" if here else "default"
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
         if self.pulled is not None:
-            self.post_message(self.Wanted(self.pulled))
+            self.screen.dismiss(self.pulled)
         elif not self.stop() and self._request is not None:
             self.begin(self._request)
 
@@ -184,7 +179,7 @@ class FindScreen(ListPanel[str]):
         self._view = RepoView()
         self._line = SearchLine(words, "Words, or ORG/NAME", id="words")
         self._download = Download(use)
-        self._asked: tuple[Hashable, ...] = ()
+        self._asked: object = None
         self._left: Iterator[Found] | None = None  # results that are not read yet
         self._reading = False
 
@@ -211,18 +206,18 @@ class FindScreen(ListPanel[str]):
         await asyncio.sleep(_TYPED_S)
         self._search()
 
-    @on(FindFilters.Changed)
+    @on(Checkbox.Changed)
+    @on(Select.Changed)
     def _search(self) -> None:
         words = self._line.value.strip()
-        asked = (words, *self._filters.values)
+        query = self._filters.query_for(words)
+        asked = (words, self._filters.said, query.sort)
         if asked == self._asked:
             return
         self._asked = asked
-        try:
+        named = None
+        with suppress(RequestError):
             named = parse_request(words)
-        except RequestError:
-            named = None
-        query = self._filters.query_for(words)
         pane = self.query_one("#results")
         heading = str(named.name) if named else hub.heading(query, memory_now()[1])
         pane.border_title = Content(heading)
@@ -267,7 +262,7 @@ class FindScreen(ListPanel[str]):
         try:
             rows = await asyncio.to_thread(_read, left)
         except Exception as error:
-            self.notify(hub.wrong(error), severity="error")
+            self.tell_error(hub.wrong(error))
             rows = []
         finally:
             self._reading = False
@@ -297,7 +292,7 @@ class FindScreen(ListPanel[str]):
     def _entered(self) -> None:
         """To the builds; without any, look again."""
         if not self._repos.rows:
-            self._asked = ()
+            self._asked = None
         self._search()
         self._to_builds()
 
@@ -330,10 +325,6 @@ class FindScreen(ListPanel[str]):
     @on(Download.Ended)
     def _ended(self) -> None:
         self._view.refresh_builds()
-
-    @on(Download.Wanted)
-    def _use_it(self, event: Download.Wanted) -> None:
-        self.dismiss(event.name)
 
     # Leaving
 

@@ -106,10 +106,8 @@ class ModelTable(Table[ModelEntry]):
 
     def toggle(self, key: str) -> None:
         """Tick an entry, or take its tick away."""
-        if key in self.marked:
-            self.marked.remove(key)
-        else:
-            self.marked.append(key)
+        ticked = key in self.marked
+        (self.marked.remove if ticked else self.marked.append)(key)
         self._again()
 
     @property
@@ -168,18 +166,16 @@ class LoadForm(Form):
 
     def _planned(self, name: str) -> str:
         settings, file = self._choice.settings, self._choice.file
-        match name:
-            case "context":
-                value = str(settings.context or min(DEFAULT_CONTEXT, file.context_length))
-            case "threads":
-                value = str(settings.threads or available_cores())
-            case "gpu_layers":
-                value = "all" if settings.gpu_layers < 0 else str(settings.gpu_layers)
-            case "device" | "kv_type":
-                value = getattr(settings, name)
-            case _:
-                return "the model's own" if file.chat_template else "none: it continues text"
-        return f"{value}, as {'planned' if self._choice.planned else 'usual'}"
+        if name == "template":
+            return "the model's own" if file.chat_template else "none: it continues text"
+        values: dict[str, object] = {
+            "context": settings.context or min(DEFAULT_CONTEXT, file.context_length),
+            "threads": settings.threads or available_cores(),
+            "gpu_layers": "all" if settings.gpu_layers < 0 else settings.gpu_layers,
+            "device": settings.device,
+            "kv_type": settings.kv_type,
+        }
+        return f"{values[name]}, as {'planned' if self._choice.planned else 'usual'}"
 
     def read(self) -> LoadSettings | None:
         """Read the form; None, and the errors under their fields, where something is wrong."""
@@ -194,23 +190,20 @@ class LoadForm(Form):
 
     async def look(self) -> None:
         """Show the memory that the settings take."""
-        said = self.read()
+        said, text, free = self.read(), "", memory_now()[1]
         shown = self.query_one("#load-memory", Static)
-        if said is None:
-            shown.update("")
-            return
         try:
-            needs = load_settings.memory(self._choice, said)
+            if said is not None:
+                needs = load_settings.memory(self._choice, said)
+                fits = "fits" if needs.total <= free else "does not fit"
+                text = f"Memory: needs {human(needs.total)}, {human(free)} are free: {fits}"
+                if more := checkpoint_words(needs, free):
+                    text += f"; {more}"
+                text = "\n".join(filter(None, (text, self._lost)))
+                shown.set_class(needs.total > free, "bad")
         except IngotError as error:
-            shown.update(str(error))
-            return
-        free = memory_now()[1]
-        fits = "fits" if needs.total <= free else "does not fit"
-        line = f"Memory: needs {human(needs.total)}, {human(free)} are free: {fits}"
-        if more := checkpoint_words(needs, free):
-            line += f"; {more}"
-        shown.update("\n".join(filter(None, (line, self._lost))))
-        shown.set_class(needs.total > free, "bad")
+            text = str(error)
+        shown.update(text)
 
 
 class LoadScreen(Panel[bool]):
@@ -257,12 +250,11 @@ class LoadScreen(Panel[bool]):
 
     def action_use(self) -> None:
         for form in self.query(LoadForm):
-            said = form.read()
-            if said is None:
-                form.action_next_error()
-            else:
+            if said := form.read():
                 load_settings.remember(self._path, said)
                 self.dismiss(True)
+            else:
+                form.action_next_error()
 
     def action_reset(self) -> None:
         for line in self.query(Input):
@@ -320,14 +312,14 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
 
     def on_mount(self) -> None:
         self.query_one("#filter").focus()
-        self._tell_order()
+        self._tell(f"order: {self._table.order}")
         self._read()
 
     @latest
     async def _read(self) -> None:
         """List the entries at once; then note what each needs, which means opening it."""
         entries = await asyncio.to_thread(catalog, self._given)
-        table = self._table
+        table, self._none = self._table, not entries
         if self._current is not None:
             loaded = real(Path(self._current))
             same = (entry.key for entry in entries if real(entry.path) == loaded)
@@ -336,11 +328,6 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         if (key := self._after or table.current) is not None:
             table.go_to(key)
         self._after = None
-        self._none = not entries
-        if not entries:
-            self.query_one("#details", Static).update(
-                "No model is here yet. Enter finds one on the hub; `quantize` builds one."
-            )
         for entry in entries:
             if not entry.broken:
                 try:
@@ -355,13 +342,14 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
     def _show(self) -> None:
         if not self.is_attached:
             return
-        entry, lines = self._table.record, []
+        entry, told = self._table.record, ""
         if entry is not None:
-            lines = details(entry, self._table.fit_of(entry))
+            told = "\n".join(details(entry, self._table.fit_of(entry)))
+        elif self._none:
+            told = "No model is here yet. Enter finds one on the hub; `quantize` builds one."
         elif self.query_one(Input).value:
-            lines = ["Nothing matches the filter."]
-        if lines:
-            self.query_one("#details", Static).update("\n".join(lines))
+            told = "Nothing matches the filter."
+        self.query_one("#details", Static).update(told)
         self.refresh_bindings()
 
     @on(Input.Changed, "#filter")
@@ -398,23 +386,17 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
             self.notify(entry.broken, title=entry.label, severity="error")
         return entry.broken is not None
 
-    def action_settings(self) -> None:
+    @background
+    async def action_settings(self) -> None:
         """Say how the file under the cursor is to be loaded, and load it so."""
         entry = self._table.record
         if entry is None or self._refused(entry):
             return
-
-        def said(load: bool | None) -> None:
-            if load:
-                self.dismiss((entry,))
-
-        self.app.push_screen(LoadScreen(entry), said)
+        if await self.app.push_screen_wait(LoadScreen(entry)):
+            self.dismiss((entry,))
 
     def action_sort(self) -> None:
         self._table.next_order()
-        self._tell_order()
-
-    def _tell_order(self) -> None:
         self._tell(f"order: {self._table.order}")
 
     def _tell(self, text: str) -> None:
@@ -443,25 +425,20 @@ class ModelsScreen(ListPanel[tuple[ModelEntry, ...]]):
         entry = self._table.record
         if entry is None:
             return
-        why = ""
         if entry.origin is not Origin.LIBRARY:
             why = f"Only pulled models are removed here. This one is yours: {entry.path}"
-        elif entry.key == self._table.current:
-            why = "It is loaded. Load another one first."
-        if why:
             self.notify(why, severity="warning")
-            return
-        question = f"Delete {entry.model}, {size_of(entry)}? `ingot pull` can get it again."
-        if not await self.app.push_screen_wait(ConfirmScreen(question, "Delete")):
-            return
-        try:
-            await asyncio.to_thread(_remove, entry.model)
-            self.notify(f"{entry.model} is deleted; {size_of(entry)} are free")
-        except (IngotError, OSError) as error:
-            self.notify(str(error), severity="error")
-        self._read()
-
-
-def _remove(model: str) -> None:
-    if (found := library.find(model)) is not None:
-        library.remove(*found)
+        elif entry.key == self._table.current:
+            self.notify("It is loaded. Load another one first.", severity="warning")
+        elif await self.app.push_screen_wait(
+            ConfirmScreen(
+                f"Delete {entry.model}, {size_of(entry)}? `ingot pull` can get it again.", "Delete"
+            )
+        ):
+            try:
+                if found := await asyncio.to_thread(library.find, entry.model):
+                    await asyncio.to_thread(library.remove, *found)
+                self.notify(f"{entry.model} is deleted; {size_of(entry)} are free")
+            except (IngotError, OSError) as error:
+                self.tell_error(error)
+            self._read()

@@ -13,6 +13,7 @@ from textual.widgets import Collapsible, ProgressBar, Static, TabbedContent, Tab
 from app.builds.prospects import foresee
 from app.builds.results import read_result
 from app.builds.run import (
+    SIGNS,
     QuantizeProcess,
     QuantizeRun,
     RunState,
@@ -39,7 +40,6 @@ _COLORS = {
     RunState.STOPPED: "$text-warning",
     RunState.FAILED: "$text-error",
 }
-_SIGNS = {RunState.RUNNING: "▶", RunState.DONE: "✓", RunState.FAILED: "✗", RunState.KEPT_BACK: "✗"}
 _TITLES = {
     RunState.PARTLY: "Not every file is there",
     RunState.STOPPED: "Stopped",
@@ -71,18 +71,13 @@ class QuantizeProgress(Vertical):
         with Collapsible(title="Steps and notes", id="quantize-log"), VerticalScroll(id="log"):
             yield Plain(id="stages")
 
-    def on_mount(self) -> None:
-        self.query_one("#step-bar").display = False
-        self.query_one("#quantize-ended").display = False
-        self.query_one(FrontChart).show_result(None)
-
     def show(self, run: QuantizeRun, now: float) -> None:
         """Bring everything up to date; ``now`` is in seconds since 1970."""
         notes = recipe_notes(run)
         width = max((len(name) for name, _, _ in notes), default=0)
         lines = [Content.styled(headline(run, now), "bold"), Content("")]
         for name, state, more in notes:
-            sign, color = _SIGNS.get(state, "·"), _COLORS[state]
+            sign, color = SIGNS.get(state, "·"), _COLORS[state]
             told = f"{state.value}: {more}" if more else state.value
             parts = ((f"{sign} ", color), f"{name:<{width}}  ", (told, color))
             lines.append(Content.assemble(*parts))
@@ -94,10 +89,10 @@ class QuantizeProgress(Vertical):
     def _show_step(self, run: QuantizeRun, now: float) -> None:
         running = run.running()
         stage = running[-1] if running and run.state is RunState.RUNNING else None
-        bar, step = self.query_one("#step-bar", ProgressBar), self.query_one("#step", Static)
-        bar.display = step.display = stage is not None
+        self.set_class(stage is not None, "-runs")
         if stage is not None:
             state = (stage_state(stage, now), "$text-muted")
+            step, bar = self.query_one("#step", Static), self.query_one(ProgressBar)
             step.update(Content.assemble(f"\n{stage.text}\n", state))
             bar.update(total=stage.total or None, progress=min(stage.done, stage.total or 0.0))
 
@@ -113,10 +108,9 @@ class QuantizeProgress(Vertical):
 
     def _show_end(self, run: QuantizeRun) -> None:
         """Show what went wrong, and what to do about it."""
-        panel = self.query_one("#quantize-ended")
-        panel.display = run.state in _TITLES
-        self.set_class(panel.display, "-ended")
-        if panel.display:
+        self.set_class(run.state in _TITLES, "-ended")
+        if run.state in _TITLES:
+            panel = self.query_one("#quantize-ended")
             panel.set_class(run.state is RunState.FAILED, "-failed")
             panel.border_title = _TITLES[run.state]
             text = "\n".join(filter(None, (run.error, _RESUME)))
@@ -203,17 +197,16 @@ class QuantizeScreen(ModeScreen):
 
     async def _follow(self, process: QuantizeProcess) -> None:
         self._turn_to("run")
-        goes_on, known = True, 0
+        run, goes_on, known = process.run, True, 0
         while goes_on:
             goes_on = process.poll()
-            self.query_one(QuantizeProgress).show(process.run, time.time())
-            if len(process.run.files) > known:  # a file is there, and measured
-                known = len(process.run.files)
-                self._read(next(iter(process.run.files.values())).parent)
+            self.query_one(QuantizeProgress).show(run, time.time())
+            if len(run.files) > known:  # a file is there, and measured
+                known = len(run.files)
+                self._read(next(iter(run.files.values())).parent)
             await asyncio.sleep(_TICK_S if goes_on else 0)
         self.refresh_bindings()
         self._form.look_later()  # cards have what was measured
-        run = process.run
         app_of(self).ended(headline(run, time.time()), run.seconds)
         match run.state:
             case RunState.DONE:
@@ -248,37 +241,29 @@ class QuantizeScreen(ModeScreen):
             result = await asyncio.to_thread(read_result, folder)
         except ModelError as error:
             if turn:
-                self.notify(str(error), severity="error")
+                self.tell_error(error)
         self._result.show(result)
         self.query_one("#run-front", FrontChart).show_result(result)
-        if turn and result is not None:
-            self._turn_to("result")
+        if turn and result:
+            self.call_after_refresh(self._turn_to, "result")
 
     # Stopping
 
-    @property
-    def _stoppable(self) -> QuantizeProcess | None:
-        process = self._process
-        return process if process and process.running and not process.stopping else None
-
     def interrupt(self) -> bool:
-        if self._stoppable is None:
-            return False
-        self._stoppable.stop()
-        return True
+        process = self._process
+        return process is not None and process.stop()
 
     def leaving(self) -> str | None:
-        if self._stoppable is None:
+        process = self._process
+        if process is None or process.stopping or not process.running:
             return None
         return (
-            f"{self._stoppable.settings.model} is being quantized. That ends with the app; what is"
+            f"{process.settings.model} is being quantized. That ends with the app; what is"
             " finished is kept, and building it again resumes from there."
         )
 
     @background
     async def action_stop(self) -> None:
-        if not self.running:
-            return
         question = "Stop this run? What is finished is kept: building again resumes from there."
         if await self.app.push_screen_wait(ConfirmScreen(question, "Stop")):
             self.interrupt()

@@ -107,25 +107,18 @@ def figures_of(found: dict[str, Any], like: TimeLike | None) -> list[tuple[str, 
 
 def rows_of(found: Preview) -> list[tuple[str, str, str]]:
     """The first rows of an input as lines of an ``Aside``."""
+    rows = ((f"{row.index:,}", row) for row in found.rows)
     return [
-        (f"{row.index:,}", f"✗ {row.error}", "bad")
-        if row.error
-        else (f"{row.index:,}", " ".join(row.prompt.split()), "")
-        for row in found.rows
+        (at, f"✗ {row.error}", "bad") if row.error else (at, " ".join(row.prompt.split()), "")
+        for at, row in rows
     ]
 
 
 _PATHS = frozenset({"input", "output", "model", "template", "schema"})
 # Two columns of groups.
 _GROUPS = (
-    {
-        "Input": ("input", "field", "template", "limit"),
-        "Model": ("model", "system", "temperature", "top_p", "seed"),
-    },
-    {
-        "Answers": ("output", "n", "choices", "schema"),
-        "Limits": ("max_tokens", "slots", "row_timeout", "max_time", "fresh"),
-    },
+    {"Input": "input field template limit", "Model": "model system temperature top_p seed"},
+    {"Answers": "output n choices schema", "Limits": "max_tokens slots row_timeout max_time fresh"},
 )
 _NEEDED = ("input", "output", "model")
 _NO_INPUT = "JSONL, text with a prompt a line, CSV, Parquet, or a folder of texts: F8 shows files."
@@ -163,7 +156,7 @@ class BatchForm(Form):
                 for groups in _GROUPS:
                     with Vertical(classes="form-column"):
                         for title, names in groups.items():
-                            yield Group(title, *map(_field, names))
+                            yield Group(title, *map(_field, names.split()))
             yield Aside("First rows", "form-rows", can_focus=True)
             yield Aside("This job", "form-counts", can_focus=False)
         yield Plain(id="said", classes="bad")
@@ -176,7 +169,7 @@ class BatchForm(Form):
 
     def on_mount(self) -> None:
         self.say("")
-        self.query_one("#form-rest").display = False
+        self.query_one("#form-rest", Plain).say("")
         self.query_one("#form-rows", Aside).say(_NO_INPUT)
         self.query_one("#form-counts", Aside).say("Name an input and a model.")
 
@@ -226,13 +219,12 @@ class BatchForm(Form):
     async def _count(self, command: BatchCommand | None) -> None:
         """Have a dry run count; none while something is wrong."""
         counts = self.query_one("#form-counts", Aside)
-        if command is None:
-            self._counted = ""
-            counts.say("What is wrong or missing comes first.")
-            return
-        if command.text == self._counted:
+        if command is not None and command.text == self._counted:
             return
         self._counted = ""
+        if command is None:
+            counts.say("What is wrong or missing comes first.")
+            return
         counts.say("counting rows and tokens ...")
         run = None
         try:
@@ -268,16 +260,14 @@ class BatchForm(Form):
         kept = ("input", "output") if self.form.input.strip() and form != JobForm() else ()
         self.fill(**{name: getattr(form, name) for name in FIELDS if name not in kept})
         self.query_one("#fresh", Check).value = form.fresh
-        rest = beside(form)
-        told = f"and as that job had it: {rest}" if rest else ""
+        told = f"and as that job had it: {rest}" if (rest := beside(form)) else ""
         self.query_one("#form-rest", Plain).say(told)
         self.look_later(0)
 
     @on(Button.Pressed, "#like")
     @background
     async def action_like(self) -> None:
-        form = await self.app.push_screen_wait(BatchPresetsScreen())
-        if form is not None:
+        if form := await self.app.push_screen_wait(BatchPresetsScreen()):
             self.put(form)
 
     @on(Button.Pressed, "#save")
@@ -289,13 +279,12 @@ class BatchForm(Form):
             return
         try:
             await asyncio.to_thread(save, name, self.form, here())
+            self.notify(f"[batch.like ctrl+r] has {name} now.")
         except ParameterError as error:
             self.refuse(str(error.field), str(error))
             self.query_one(f"#{error.field}").focus()
         except IngotError as error:
             self.say(str(error))
-        else:
-            self.notify(f"[batch.like ctrl+r] has {name} now.")
 
     @background
     async def action_model(self) -> None:
@@ -309,8 +298,7 @@ class BatchForm(Form):
     async def action_files(self) -> None:
         typed = at_home(self.form.input)
         folder = typed if typed.is_dir() else typed.parent
-        path = await self.app.push_screen_wait(BatchFilesScreen(absolute(folder)))
-        if path is not None:
+        if path := await self.app.push_screen_wait(BatchFilesScreen(absolute(folder))):
             self.fill(input=short(path))
 
 
@@ -324,8 +312,6 @@ def _field(name: str) -> Field:
 
 def _read(form: JobForm) -> Preview:
     # Of the form only what says how rows are read; the rest may still be empty.
-    alone = JobForm(
-        input=form.input, output=form.output or "out", model="-", field=form.field,
-        template=form.template, limit=form.limit, rest=form.rest,
-    )  # fmt: skip
+    kept = {name: getattr(form, name) for name in ("input", "field", "template", "limit", "rest")}
+    alone = JobForm(output=form.output or "out", model="-", **kept)
     return preview(BatchCommand(alone.spec(), here()).asked())

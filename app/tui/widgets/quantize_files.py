@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -15,7 +17,7 @@ from textual.message import Message
 from textual.widgets import Button, Static
 
 from app.builds.prospects import RUNTIMES
-from app.builds.results import Cell, FileRow, Result, TypeMap, remove_file
+from app.builds.results import FileRow, Result, remove_file
 from app.here import real, whole
 from app.models.catalog import entry_of
 from app.options import ModelOptions
@@ -25,6 +27,8 @@ from app.tui.screens.dialogs import ConfirmScreen, Panel
 from app.tui.textual_patches import Pane, Plain, background, latest
 from app.tui.widgets.chart import Axis, Chart, Mark, Series
 from app.tui.widgets.table import Table, TableColumn
+from quantize.manifest import FileEntry
+from quantize.report.facts import bits_of, by_layer, depth, summary
 from runtimes.errors import IngotError
 
 _SHADE = 55  # percent of the colour behind the largest type
@@ -39,7 +43,7 @@ class TypeMapView(Pane):
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__("Types by layer and role", id=id)
-        self._map: TypeMap | None = None
+        self._entry: FileEntry | None = None
 
     def compose(self) -> ComposeResult:
         yield Plain(classes="types-told")
@@ -47,59 +51,60 @@ class TypeMapView(Pane):
             yield Plain(classes="types-cells")
         yield Plain(classes="types-kinds")
 
-    def show(self, found: TypeMap | None) -> None:
+    def show(self, entry: FileEntry | None) -> None:
         """Show the types of another file; hide the map for one that was built by a recipe."""
-        self._map = found
-        self.set_class(found is None, "-none")
-        self._draw()
+        self._entry = entry
+        self.set_class(entry is None or entry.allocation is None, "-none")
+        self.on_resize()
 
     def on_resize(self) -> None:
-        self._draw()
-
-    def _draw(self) -> None:
-        found = self._map
-        if found is None:
+        entry = self._entry
+        if entry is None or entry.allocation is None:
             return
-        self.query_one(".types-told", Static).update(found.told)
-        names = max(map(len, ("layer", *(name for name, _ in found.roles))))
+        types = entry.allocation.types
+        layers, others = by_layer(types)
+        self.query_one(".types-told", Static).update(summary(entry, entry.allocation))
+        roles = sorted({role for row in layers.values() for role in row})
+        names = max(map(len, ("layer", *roles)))
         room = self.content_size.width - names - 1
-        wide = min(max(room // max(len(found.layers), 1), 1), _WIDEST)
-        rows = [Content(f"{'layer':<{names}} ") + _numbers(found.layers, wide)]
-        for name, cells in found.roles:
-            row = [_shown(cell, wide) for cell in cells]
-            rows.append(Content.assemble(f"{name:<{names}} ", *row))
+        wide = min(max(room // max(len(layers), 1), 1), _WIDEST)
+        rows = [Content(f"{'layer':<{names}} ") + _numbers(layers, wide)]
+        for role in roles:
+            row = [_shown(layer.get(role), wide) for layer in layers.values()]
+            rows.append(Content.assemble(f"{role:<{names}} ", *row))
         self.query_one(".types-cells", Static).update(Content("\n").join(rows))
-        legend = [
-            Content.assemble(_shown(cell, 1), f" {cell.kind} {count}")
-            for cell, count in found.kinds
-        ]
-        alone = [Content(f"{name} {cell.kind}") for name, cell in found.others]
-        self.query_one(".types-kinds", Static).update(Content("   ").join([*legend, *alone]))
+        counts = sorted(Counter(types.values()).items(), key=lambda one: (depth(one[0]), one[0]))
+        told = [Content.assemble(_shown(kind, 1), f" {kind} {count}") for kind, count in counts]
+        told += [Content(f"{name.removesuffix('.weight')} {kind}") for name, kind in others.items()]
+        self.query_one(".types-kinds", Static).update(Content("   ").join(told))
 
 
 class TypesScreen(Panel[None]):
     """The map of types in a box, where the screen has no room for it."""
 
-    def __init__(self, recipe: str, found: TypeMap) -> None:
-        super().__init__(recipe)
-        self._map = found
+    def __init__(self, entry: FileEntry) -> None:
+        super().__init__(entry.recipe)
+        self._entry = entry
 
     def contents(self) -> ComposeResult:
         yield TypeMapView()
 
     def on_mount(self) -> None:
-        self.query_one(TypeMapView).show(self._map)
+        self.query_one(TypeMapView).show(self._entry)
 
 
-def _shown(cell: Cell | None, wide: int) -> Content:
-    if cell is None:
+def _shown(kind: str | None, wide: int) -> Content:
+    """The bits in the type's name, the darker the more they are; blank without a tensor."""
+    if kind is None:
         return Content(" " * wide)
-    shade = round(10 + (_SHADE - 10) * cell.depth)
-    digit = f"{cell.digit:>{min(wide, 2)}}{' ' * (wide - 2)}"
+    found = re.search(r"\d+", kind)
+    bits = int(found[0]) if found else round(bits_of(kind))
+    shade = round(10 + (_SHADE - 10) * depth(kind))
+    digit = f"{bits if bits < 10 else 'F':>{min(wide, 2)}}{' ' * (wide - 2)}"
     return Content.styled(digit, f"$text on $primary {shade}%")
 
 
-def _numbers(layers: tuple[int, ...], wide: int) -> Content:
+def _numbers(layers: Iterable[int], wide: int) -> Content:
     """Numbers of every fifth layer, each above its column."""
     line = ""
     for at, layer in enumerate(layers):
@@ -113,34 +118,45 @@ _LOOKS = {"gguf": ("$text-secondary", "●"), "onnx": ("$text-success", "◆")}
 _STAR = "★"
 _STEPS = 24  # between two points of the front
 _CHOSEN = "$text-primary"
-_GIGA_BYTES = 2000  # megabytes, from which on an axis is in GB
+_GIGA = 2000  # megabytes, from which on an axis is in GB
 
 
-class FrontChart(Chart):
-    """Left is smaller, lower is closer to the original. The line is the front: no other file is as
-    small and closer. The recommended file has a star."""
+class DistanceChart(Chart):
+    """Left is smaller, lower is closer to the original."""
 
-    def __init__(self, id: str | None = None) -> None:
-        empty = "Each file that is measured becomes a point here."
-        super().__init__(x=Axis("MB"), y=Axis("KL", log=True), empty=empty, id=id, classes="pane")
+    def __init__(self, id: str, empty: str = "") -> None:
+        super().__init__(x=Axis(), y=Axis("KL", log=True), empty=empty, id=id, classes="pane")
         self.border_title = "Size against KL from the original"
+
+    def unit(self, megabytes: Iterable[float]) -> float:
+        """The unit of the axis for such sizes, in megabytes."""
+        large = max(megabytes, default=0.0) >= _GIGA
+        self.x = Axis("GB" if large else "MB")
+        return 1000.0 if large else 1.0
+
+
+class FrontChart(DistanceChart):
+    """The line is the front: no other file is as small and closer. The recommended file has a
+    star."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id, "Each file that is measured becomes a point here.")
 
     def show_result(self, result: Result | None, current: str | None = None) -> None:
         """The files of ``result``, and of them ``current``, which stands out."""
-        points = result.chart.points if result is not None and result.chart else ()
-        rows = {row.recipe: row for row in result.rows} if result is not None else {}
-        scale = 1000.0 if any(point.megabytes >= _GIGA_BYTES for point in points) else 1.0
-        self.x = Axis("GB" if scale > 1 else "MB")
-        places = {p.label: (p.megabytes / scale, p.divergence) for p in points}
+        points, found = (result.points, result.rows) if result else ((), ())
+        rows = {row.recipe: row for row in found}
+        unit = self.unit(point.megabytes for point in points)
+        places = {p.label: (p.megabytes / unit, p.divergence) for p in points}
         front = _straight([places[p.label] for p in points if p.on_front])
         series = [Series("front", front, color="$border-blurred")] if len(front) > 1 else []
         for kind, (color, marker) in _LOOKS.items():
-            if own := [at for name, at in places.items() if rows[name].format == kind]:
+            if own := [at for name, at in places.items() if rows[name].entry.format == kind]:
                 series.append(Series(RUNTIMES[kind], own, "points", color, marker))
         # Who comes first has its name: the one under the cursor, then the recommended one.
         order = sorted(places, key=lambda name: (name != current, not rows[name].best))
         marks = [_mark(*places[name], rows[name], current=name == current) for name in order]
-        self.border_subtitle = f"{_STAR} recommended" if any(r.best for r in rows.values()) else ""
+        self.border_subtitle = f"{_STAR} recommended" if any(r.best for r in found) else ""
         self.show(series, marks)
 
 
@@ -155,11 +171,10 @@ def _straight(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 
 
 def _mark(x: float, y: float, row: FileRow, *, current: bool) -> Mark:
-    color, marker = _LOOKS[row.format]
-    if row.best:
-        marker = _STAR
+    color, marker = _LOOKS[row.entry.format]
     label = f"[{row.recipe}]" if current else row.recipe
-    return Mark(x, y, label, marker, _CHOSEN if current or row.best else color)
+    color = _CHOSEN if current or row.best else color
+    return Mark(x, y, label, _STAR if row.best else marker, color)
 
 
 _EMPTY = "No files yet. Name a model that was built before, or build one."
@@ -200,7 +215,7 @@ class QuantizeResult(Vertical):
         yield Plain(_EMPTY, id="advice")
         yield self._table
         with Horizontal(id="file-actions"):
-            for name, title in _BUTTONS:
+            for name, title in _BUTTONS.items():
                 yield Button(title, id=f"file-{name}", compact=True)
         yield FrontChart(id="chart")
         yield TypeMapView(id="types")
@@ -210,38 +225,32 @@ class QuantizeResult(Vertical):
 
     def show(self, result: Result | None) -> None:
         """Another folder's files, or new figures."""
-        self.result = result
-        table, there = self._table, result is not None and bool(result.rows)
-        for one in (table, self.query_one("#file-actions"), self.query_one(FrontChart)):
-            one.display = there
-        advice = self.query_one("#advice", Static)
-        if result is None or not there:
-            advice.update(_EMPTY)
-        else:
+        self.result, told = result, _EMPTY
+        self.set_class(result is None or not result.rows, "-empty")
+        if result is not None and result.rows:
             best = f"★ {result.advice}" if result.advice else "Nothing was measured."
-            advice.update(f"{result.model} in {result.folder}\n{best}")
-            table.show_result(result)
+            told = f"{result.model} in {result.folder}\n{best}"
+            self._table.show_result(result)
+        self.query_one("#advice", Static).update(told)
         self._draw()
 
     @on(Table.Highlighted)
     def _draw(self) -> None:
         row = self._table.record
         self.query_one(FrontChart).show_result(self.result, row.recipe if row else None)
-        self.query_one(TypeMapView).show(row.types if row and self.result else None)
+        self.query_one(TypeMapView).show(row.entry if row and self.result else None)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        there = self.result is not None and bool(self.result.rows)
-        if there and action == "types":
-            row = self._table.record
-            return row is not None and row.types is not None
-        return there if action in ("compare", "path", "remove", "report", "types") else True
+        row = None if self.has_class("-empty") else self._table.record
+        if row is not None and action == "types":
+            return row.entry.allocation is not None
+        return row is not None or action not in ("compare", "path", "remove", "report", "types")
 
     @on(Button.Pressed)
     async def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        name = str(event.button.id).removeprefix("file-")
-        await self.run_action(name)
+        await self.run_action(str(event.button.id).removeprefix("file-"))
 
     # What can be done with a file
 
@@ -271,8 +280,7 @@ class QuantizeResult(Vertical):
 
     def action_path(self) -> None:
         """Tell where the file is, and copy that."""
-        row = self._table.record
-        if row is not None:
+        if (row := self._table.record) is not None:
             path = str(whole(row.path))
             self.app.copy_to_clipboard(path)
             self.notify(f"{path}\n(copied)", title=row.recipe, timeout=10)
@@ -294,9 +302,8 @@ class QuantizeResult(Vertical):
 
     def action_types(self) -> None:
         """The types of the file under the cursor, where they would not fit below."""
-        row = self._table.record
-        if row is not None and row.types is not None:
-            self.app.push_screen(TypesScreen(row.recipe, row.types))
+        if self._table.record is not None:
+            self.app.push_screen(TypesScreen(self._table.record.entry))
 
     def action_report(self) -> None:
         """Show where the page is; open it where there is a desktop to open it on."""
@@ -312,13 +319,13 @@ class QuantizeResult(Vertical):
             self.app.open_url(real(path).as_uri())
 
 
-_BUTTONS = (
-    ("chat", "Chat"),
-    ("compare", "Compare"),
-    ("path", "Copy path"),
-    ("report", "Report"),
-    ("remove", "Delete"),
-)
+_BUTTONS = {
+    "chat": "Chat",
+    "compare": "Compare",
+    "path": "Copy path",
+    "report": "Report",
+    "remove": "Delete",
+}
 
 
 class FileTable(Table[FileRow]):
@@ -342,7 +349,8 @@ class FileTable(Table[FileRow]):
         ]
         for at, heading in enumerate(result.headings):
             width = max(len(heading), *(len(row.cells[at]) for row in result.rows))
-            self.columns.append(TableColumn(heading, partial(_cell, at), width, right=True))
+            cell = partial(lambda at, row: row.cells[at], at)
+            self.columns.append(TableColumn(heading, cell, width, right=True))
         self._marked &= {row.recipe for row in result.rows}
         self.styles.height = len(result.rows) + 1
         self.show(result.rows)
@@ -360,13 +368,8 @@ class FileTable(Table[FileRow]):
         if len(marked) > 1 or self.record is None:
             return marked
         others = [row for row in reversed(self.rows) if row != self.record]
-        other = next((row for row in others if row in marked), None)
-        other = other or next((row for row in others if row.best), None)
-        return [self.record, *([other] if other else others[:1])]
-
-
-def _cell(at: int, row: FileRow) -> str:
-    return row.cells[at]
+        others.sort(key=lambda row: (row not in marked, not row.best))
+        return [self.record, *others[:1]]
 
 
 def _has_desktop() -> bool:

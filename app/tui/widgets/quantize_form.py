@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -24,11 +25,12 @@ from app.builds.prospects import (
     foresee,
     prospects,
 )
-from app.builds.settings import DEFAULT_RECIPES, TARGETS, FieldError, Settings, offered
+from app.builds.run import DEFAULT_RECIPES, TARGETS, FieldError, Settings, offered
 from app.tui.keys import bind, quiet
 from app.tui.textual_patches import Plain
-from app.tui.widgets.chart import Axis, Chart, Mark
+from app.tui.widgets.chart import Axis, Mark
 from app.tui.widgets.form import Check, Form, Group, path_field, text_field
+from app.tui.widgets.quantize_files import DistanceChart
 from quantize.disk import human
 from quantize.recipes import PRESETS, Recipe
 from runtimes.errors import IngotError
@@ -40,12 +42,6 @@ _FITS = {True: "fits", False: "too big", None: ""}
 class RecipeCard(Static):
     """One recipe. A click chooses it, or leaves it out again."""
 
-    @dataclass
-    class Clicked(Message):
-        """A click on a card."""
-
-        card: RecipeCard
-
     def __init__(self, prospect: Prospect) -> None:
         super().__init__(id=f"card-{prospect.recipe.name}", classes="card")
         self.prospect = prospect
@@ -54,11 +50,10 @@ class RecipeCard(Static):
     def recipe(self) -> Recipe:
         return self.prospect.recipe
 
-    def show(self, prospect: Prospect, fits: bool | None, *, chosen: bool) -> None:
+    def show(self, prospect: Prospect, fits: bool | None, *, chosen: bool, current: bool) -> None:
         """Show what is known by now."""
         self.prospect = prospect
-        self.set_class(chosen, "-chosen")
-        self.set_class(fits is False, "-large")
+        self.update_classes({"-chosen": chosen, "-large": fits is False, "-cursor": current})
         self.border_title = Content(f"{'✓ ' if chosen else ''}{self.recipe.name}")
         told = ("built" if prospect.there else "", _FITS[fits])
         self.border_subtitle = " · ".join(filter(None, told))
@@ -71,9 +66,6 @@ class RecipeCard(Static):
         if self.recipe.needs_imatrix:
             quality = f"{quality.removesuffix(' on Llama-3-8B')}, needs a matrix"
         return Content.assemble((left, "bold"), " " * room, right, "\n", (quality, "$text-muted"))
-
-    def on_click(self) -> None:
-        self.post_message(self.Clicked(self))
 
 
 class RecipeCards(Vertical, can_focus=True):
@@ -117,7 +109,7 @@ class RecipeCards(Vertical, can_focus=True):
         for fmt, runtime in RUNTIMES.items():
             yield Label(runtime, classes="cards-title")
             recipes = (recipe for recipe in _USUAL if recipe.format == fmt)
-            yield Container(*self._made(recipes), classes="cards")
+            yield Container(*self._made(recipes), classes="cards usual")
         more = Container(classes="cards", id="more-cards")
         title = f"{len(_FURTHER)} further types: smaller ones, older ones, and floats"
         yield Collapsible(more, title=title, id="more-recipes")
@@ -125,10 +117,8 @@ class RecipeCards(Vertical, can_focus=True):
     def _made(self, recipes: Iterable[Recipe]) -> list[RecipeCard]:
         return [RecipeCard(self.prospects.recipes[recipe.name]) for recipe in recipes]
 
-    def on_mount(self) -> None:
-        self._show()
-
     def on_resize(self, event: events.Resize) -> None:
+        self._show()
         columns = max(1, (event.size.width + 1) // _WIDTH)
         for grid in self.query(".cards"):
             grid.styles.grid_size_columns = columns
@@ -153,20 +143,18 @@ class RecipeCards(Vertical, can_focus=True):
 
     def _show(self) -> None:
         for card in self.query(RecipeCard):
-            name = card.recipe.name
-            prospect = self.prospects.recipes[name]
-            card.show(prospect, self.prospects.fits(name), chosen=name in self._chosen)
-            card.set_class(name == self._cursor, "-cursor")
+            name, found = card.recipe.name, self.prospects
+            chosen, current = name in self._chosen, name == self._cursor
+            card.show(found.recipes[name], found.fits(name), chosen=chosen, current=current)
 
     def action_choose(self) -> None:
         self.choose(self._chosen ^ {self._cursor})
 
-    @on(RecipeCard.Clicked)
-    def _clicked(self, event: RecipeCard.Clicked) -> None:
-        event.stop()
-        self.focus(scroll_visible=False)
-        self._go(event.card)
-        self.action_choose()
+    def on_click(self, event: events.Click) -> None:
+        if isinstance(event.widget, RecipeCard):
+            self.focus(scroll_visible=False)
+            self._go(event.widget)
+            self.action_choose()
 
     # The card under the cursor
 
@@ -177,12 +165,11 @@ class RecipeCards(Vertical, can_focus=True):
     @property
     def _cards(self) -> list[RecipeCard]:
         """Cards that can be seen."""
-        open_ = not self.query_one(Collapsible).collapsed
-        further = set(self.query_one("#more-cards").query(RecipeCard))
-        return [card for card in self.query(RecipeCard) if open_ or card not in further]
+        seen = "RecipeCard" if not self.query_one(Collapsible).collapsed else ".usual RecipeCard"
+        return list(self.query(seen).results(RecipeCard))
 
     def _at(self, cards: list[RecipeCard]) -> int:
-        return next((i for i, card in enumerate(cards) if card.recipe.name == self._cursor), 0)
+        return next((i for i, card in enumerate(cards) if card.has_class("-cursor")), 0)
 
     def _go(self, card: RecipeCard) -> None:
         self._cursor = card.recipe.name
@@ -219,47 +206,33 @@ _USUAL = [recipe for recipe in offered() if recipe.name in PRESETS]
 _FURTHER = [recipe for recipe in offered() if recipe.name not in PRESETS]
 
 
-_MEASURED, _PUBLISHED = "●", "○"
-_GIGA = 2e9  # bytes, from which on the axis is in GB
+# Signs of distances, by whether they were measured here, and what they say.
+_SIGNS = {True: ("●", "measured here"), False: ("○", "what llama.cpp publishes of Llama-3-8B")}
 
 
-class RecipeChart(Chart):
-    """Left is smaller, lower is closer. The chosen ones stand out; one whose distance nobody has
-    measured has no point. Without a model the sizes are bits a weight."""
-
-    def __init__(self) -> None:
-        super().__init__(x=Axis(), y=Axis("KL", log=True), id="recipe-chart", classes="pane")
-        self.border_title = "Size against KL from the original"
+class RecipeChart(DistanceChart):
+    """The chosen ones stand out; one whose distance nobody has measured has no point. Without a
+    model the sizes are bits a weight."""
 
     def show_recipes(self, found: Prospects, chosen: Sequence[str], current: str) -> None:
         """``current`` is under the cursor."""
-        known = [one for one in found.recipes.values() if one.kl]
-        sized = any(one.bytes for one in known)
-        large = any((one.bytes or 0) >= _GIGA for one in known)
-        self.x = Axis(("GB" if large else "MB") if sized else "bits a weight")
-        unit = 1e9 if large else 1e6
-
-        def size(one: Prospect) -> float:
-            return (one.bytes or 0) / unit if sized else one.recipe.bits_per_weight
-
-        def mark(one: Prospect) -> Mark:
-            name, kl = one.recipe.name, one.kl or 0.0
-            label = f"[{name}]" if name == current else name
+        known = {name: one for name, one in found.recipes.items() if one.kl}
+        unit = 1e6 * self.unit((one.bytes or 0) / 1e6 for one in known.values())
+        sized = any(one.bytes for one in known.values())
+        if not sized:
+            self.x = Axis("bits a weight")
+        marks, signs = [], set()
+        # Who comes first has its name beside it where room is scarce.
+        order = sorted(known, key=lambda n: (n != current, n not in chosen, n not in PRESETS))
+        for name in order:
+            one, label = known[name], f"[{name}]" if name == current else name
+            size = (one.bytes or 0) / unit if sized else one.recipe.bits_per_weight
+            sign = _SIGNS[one.measured is not None]
+            signs.add(sign)
             color = "$text-primary" if name in chosen else "$text-muted"
-            return Mark(size(one), kl, label, _MEASURED if one.measured else _PUBLISHED, color)
-
-        def rank(one: Prospect) -> tuple[bool, bool, bool]:
-            """Order marks: the first one has its name beside it where room is scarce."""
-            name = one.recipe.name
-            return name != current, name not in chosen, name not in PRESETS
-
-        measured = [one.measured for one in known]
-        told = {
-            f"{_MEASURED} measured here": any(measured),
-            f"{_PUBLISHED} what llama.cpp publishes of Llama-3-8B": not all(measured),
-        }
-        self.border_subtitle = "   ".join(text for text, there in told.items() if there)
-        self.show((), [mark(one) for one in sorted(known, key=rank)])
+            marks.append(Mark(size, one.kl or 0.0, label, sign[0], color))
+        self.border_subtitle = "   ".join(" ".join(s) for s in _SIGNS.values() if s in signs)
+        self.show((), marks)
 
 
 _AGAIN_S = 2.0  # while another run builds there: its files appear as they are finished
@@ -271,11 +244,6 @@ _LABELS = {
     "without --no-measure": "tick “Measure quality and speed”",
 }
 _FIELDS = ("model", "out", "targets", "imatrix", "lora")
-
-
-def advice(recipe: Recipe) -> str:
-    """Say what a recipe is for."""
-    return recipe.advice + ("; needs a text for the matrix" if recipe.needs_imatrix else "")
 
 
 class QuantizeForm(Form):
@@ -321,7 +289,7 @@ class QuantizeForm(Form):
                 with Horizontal(classes="form-line"):
                     yield Check("Measure quality and speed", value=True, id="measure")
                     yield Check("Build again", value=False, id="fresh")
-            yield RecipeChart()
+            yield RecipeChart("recipe-chart")
         with Horizontal(id="quantize-foot"):
             with Vertical():
                 yield Plain(id="advice")
@@ -330,35 +298,25 @@ class QuantizeForm(Form):
 
     def on_mount(self) -> None:
         self.query_one("#forecast").display = False
-        self._advise()
         self._add_up()
 
     @property
     def settings(self) -> Settings:
-        return Settings(
-            self.text_of("model"),
-            self._cards.chosen,
-            self.text_of("targets"),
-            out=self.text_of("out"),
-            imatrix=self.text_of("imatrix"),
-            lora=self.text_of("lora"),
-            measure=self.query_one("#measure", Check).value,
-            fresh=self.query_one("#fresh", Check).value,
-        )
+        texts = {name: self.text_of(name) for name in _FIELDS}
+        measure, fresh = (self.query_one(name, Check).value for name in ("#measure", "#fresh"))
+        return Settings(recipes=self._cards.chosen, measure=measure, fresh=fresh, **texts)
 
     # What is at the bottom
 
     @on(RecipeCards.Highlighted)
-    def _advise(self) -> None:
-        recipe = self._cards.recipe
-        told = Content.assemble((recipe.name, "bold"), f"  {advice(recipe)}")
-        self.query_one("#advice", Static).update(told)
-        self._draw()
-
     def _draw(self) -> None:
-        cards = self._cards
-        chart = self.query_one(RecipeChart)
-        chart.show_recipes(cards.prospects, cards.chosen, cards.recipe.name)
+        """Say what the recipe under the cursor is for, and show it among the others."""
+        cards, recipe = self._cards, self._cards.recipe
+        told = recipe.advice + ("; needs a text for the matrix" if recipe.needs_imatrix else "")
+        self.query_one("#advice", Static).update(
+            Content.assemble((recipe.name, "bold"), f"  {told}")
+        )
+        self.query_one(RecipeChart).show_recipes(cards.prospects, cards.chosen, recipe.name)
 
     def _add_up(self, wrong: str = "") -> None:
         """Say what the chosen recipes come to; or what is ``wrong`` and belongs to no field."""
@@ -375,26 +333,24 @@ class QuantizeForm(Form):
         if found is not None:
             parts.append(f"{human(cards.prospects.total(cards.chosen))} of files")
             if found.disk:
-                disk = f"{human(found.disk_needed)} of {human(found.disk_free)} free disk"
-                parts.append(f"needs up to {disk}")
+                parts.append(
+                    f"needs up to {human(found.disk)} of {human(found.disk_free)} free disk"
+                )
             if found.memory:
-                parts.append(f"{human(found.memory_needed)} of memory")
+                parts.append(f"{human(found.memory)} of memory")
         line.update(" · ".join(parts))
 
     # What is wrong
 
     def explain(self, wrong: Sequence[tuple[str, str]]) -> None:
         """Each text under its field; what has none at the bottom."""
-        told: dict[str, str] = {}
-        rest = []
+        told: defaultdict[str, list[str]] = defaultdict(list)
         for field, text in wrong:
             for option, label in _LABELS.items():
                 text = re.sub(rf"{option}(?![\w-])", label, text)
-            if field in _FIELDS:
-                told[field] = f"{told[field]}\n{text}" if field in told else text
-            else:
-                rest.append(text)
-        self.refuse_all(told)
+            told[field if field in _FIELDS else ""].append(text)
+        rest = told.pop("", [])
+        self.refuse_all({field: "\n".join(texts) for field, texts in told.items()})
         self._add_up("; ".join(rest))
 
     # Looking

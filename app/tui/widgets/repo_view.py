@@ -2,7 +2,6 @@
 of them to take here."""
 
 import asyncio
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from textual import events, on
@@ -10,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Checkbox, Select, Static
+from textual.widgets import Button, Select, Static
 
 from app.models import hub
 from app.models.hub import (
@@ -112,16 +111,13 @@ _SIZES = (1, 2, 4, 8, 16, 32)  # GB, to choose a limit from
 
 
 class FindFilters(Horizontal):
-    """One line where there is room, else two. ``Changed`` when any of them is."""
+    """One line where there is room, else two."""
 
     HELP = """
     Space switches a filter. *Originals* are safetensors, from which `quantize` builds files.
     *Instruct* models have a chat template. *Fits here* compares the size of a 4-bit build, by the
     number of parameters, with the memory that is free; models of unknown size are listed.
     """
-
-    class Changed(Message):
-        """Something else is looked for."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="kinds"):
@@ -151,30 +147,17 @@ class FindFilters(Horizontal):
         )
 
     @property
-    def values(self) -> tuple[Hashable, ...]:
-        """How all of them stand."""
-        boxes = (box.value for box in self.query(Check))
-        return (*boxes, *(one.value for one in self.query(Select)))
-
-    @property
     def said(self) -> str:
         """Names of the filters that leave something out, such as "GGUF, Instruct"."""
         names = [str(box.label) for box in self.query(Check) if box.value]
         largest = self.query_one("#largest", Select)
-        names += [str(largest.selection)] if largest.value else []
-        return ", ".join(names)
+        return ", ".join([*names, str(largest.selection)] if largest.value else names)
 
     def next_order(self) -> None:
         """Another order."""
         order = self.query_one("#order", Select)
         at = next(i for i, sort in enumerate(SORTS) if sort == order.value)
         order.value = SORTS[(at + 1) % len(SORTS)]
-
-    @on(Checkbox.Changed)
-    @on(Select.Changed)
-    def _changed(self, event: Message) -> None:
-        event.stop()
-        self.post_message(self.Changed())
 
 
 _MOVED_S = 0.25  # after the cursor moved, before the hub is asked
@@ -221,20 +204,19 @@ class RepoView(Pane):
         self.query_one("#facts", Static).update("\n".join(hub.facts(found)) if found else "")
         self._builds(())
         self._say("")
-        if self._repo is not None:
-            self._look(self._repo, found)
-        else:
-            self.workers.cancel_group(self, "_look")
+        self._look()
 
     def refresh_builds(self) -> None:
         """Read the builds anew: what is here has changed."""
-        if self._repo is not None:
-            build = self._table.record
-            self._what = build.kept.main if build else None
-            self._look(self._repo, self.found, again=True)
+        build = self._table.record
+        self._what = build.kept.main if build else None
+        self._look(again=True)
 
     @latest
-    async def _look(self, name: HubName, found: Found | None, *, again: bool = False) -> None:
+    async def _look(self, *, again: bool = False) -> None:
+        name = self._repo
+        if name is None:
+            return
         if name not in self._known or again:
             if not again:
                 self._say("Looking ...")
@@ -244,29 +226,24 @@ class RepoView(Pane):
             except Exception as error:
                 self._say(hub.wrong(error), "bad")
                 return
-        there = self._known[name]
-        self._fill(there, found)
-        asked = self._what is not None and self._go_to(there, self._what)
-        if there.builds:
-            speed = await asyncio.to_thread(bandwidth)
-            parameters = found.parameters if found else None
-            self._advice = advise(there, parameters, memory_now()[1], speed)
-            stays = asked or self._table.cursor > 0  # the user was quicker
-            self._fill(there, found)
-            if self._advice and not stays:
-                self._table.go_to(self._advice[0].kept.main)
-
-    def _go_to(self, there: Contents, what: str) -> bool:
-        """Put the cursor on a build, by its path or label."""
-        asked = what.lower()
-        return any(
+        there, asked = self._known[name], (self._what or "").lower()
+        self._fill(there)
+        stays = any(
             self._table.go_to(build.kept.main)
             for build in there.builds
             if asked in (build.kept.main.lower(), build.kept.label.lower())
         )
+        if there.builds:
+            speed = await asyncio.to_thread(bandwidth)
+            parameters = self.found.parameters if self.found else None
+            self._advice = advise(there, parameters, memory_now()[1], speed)
+            stays = stays or self._table.cursor > 0  # the user was quicker
+            self._fill(there)
+            if self._advice and not stays:
+                self._table.go_to(self._advice[0].kept.main)
 
-    def _fill(self, there: Contents, found: Found | None) -> None:
-        table = self._table
+    def _fill(self, there: Contents) -> None:
+        table, found = self._table, self.found
         table.best = self._advice[0] if self._advice else None
         table.parameters = found.parameters if found and found.exact else None
         table.free = memory_now()[1]
@@ -291,12 +268,11 @@ class RepoView(Pane):
             return
         table = self._table
         lines = [hub.memory(table.record, table.free)] if table.record else []
-        advice = f"★ {self._advice[1]}" if self._advice else ""
-        if (
-            there.builds
-            and not advice
-            and all(b.need.verdict(table.free) == "too big" for b in there.builds)
-        ):
+        verdicts = {build.need.verdict(table.free) for build in there.builds}
+        advice = ""
+        if self._advice:
+            advice = f"★ {self._advice[1]}"
+        elif verdicts == {Verdict.TOO_BIG}:
             advice = "Nothing of it fits into the memory that is free."
         self._say("\n".join([*lines, *hub.further(there)]), advice=advice)
         button = self.query_one("#get", Button)

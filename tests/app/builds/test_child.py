@@ -13,8 +13,7 @@ import pytest
 
 from app.builds.prospects import foresee
 from app.builds.results import read_result
-from app.builds.run import QuantizeProcess, RunState
-from app.builds.settings import Settings
+from app.builds.run import QuantizeProcess, RunState, Settings
 from tests.app import stopping
 from tests.support import until
 
@@ -41,7 +40,7 @@ def test_runs_that_are_killed_and_stopped_go_on_from_what_is_finished(
             held.setenv(name, value)
         killed = QuantizeProcess(settings)
         follow(killed, lambda: bool(killed.run.stages))
-        os.kill(killed.pid, signal.SIGKILL)
+        os.kill(killed._process.pid, signal.SIGKILL)
         follow(killed)
         assert killed.run.state is RunState.FAILED
         assert "killed (signal 9)" in killed.run.error
@@ -51,7 +50,7 @@ def test_runs_that_are_killed_and_stopped_go_on_from_what_is_finished(
         finally:
             signal.signal(signal.SIGINT, before)
         follow(process, lambda: "q8_0" in process.run.files)
-        until(lambda: stopping.waiting(process.pid))
+        until(lambda: stopping.waiting(process._process.pid))
         process.stop()
         process.stop()
         follow(process)
@@ -60,7 +59,7 @@ def test_runs_that_are_killed_and_stopped_go_on_from_what_is_finished(
 
     again = QuantizeProcess(settings)
     follow(again)
-    assert again.run.state is RunState.DONE, (again.run, again.last_words)
+    assert again.run.state is RunState.DONE, again.run
     assert (again.run.already, set(again.run.files)) == ({"q8_0"}, {"q4_0"})
     assert built.stat().st_mtime_ns == first
     assert again.run.manifest == out / "manifest.json"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.builds.prospects import bare_prospects, foresee, prospects
-from app.builds.settings import Settings, offered
+from app.builds.run import Settings, offered
 from quantize.build.preflight import known_sizes, memory_parts, space_parts
 from quantize.build.workspace import Workspace
 from quantize.errors import SourceError
@@ -74,21 +74,17 @@ def test_a_run_needs_what_the_command_will_check(
     recipes = (RECIPES["q8_0"], RECIPES["onnx-int4"])
     options = Options(SourceOptions(str(pebble)), recipes)
     source = open_source(str(pebble))
-    assert found.disk == space_parts(source, recipes, options, known_sizes(source))
-    assert found.memory == memory_parts(source, recipes, options)
-    assert (found.source.parameters, found.source.bytes) == (source.parameters, source.bytes)
-    assert found.wrong == ()
-    assert 0 < found.disk_needed < found.disk_free
-    assert found.memory_needed > 0
-    one = replace(settings, recipes=("q8_0",))
-    small = foresee(replace(one, measure=False))
-    assert small.memory == {}
-    assert small.disk_needed < foresee(one).disk_needed < found.disk_needed
+    assert found.disk == sum(space_parts(source, recipes, options, known_sizes(source)).values())
+    assert found.memory == max(memory_parts(source, recipes, options).values())
+    assert (found.wrong, found.disk < found.disk_free) == ((), True)
+    small = foresee(replace(settings, recipes=("q8_0",), measure=False))
+    assert (small.memory, 0 < small.disk < found.disk) == (0, True)
     # Files that are there cost nothing.
-    built = foresee(replace(settings, recipes=("q8_0", "q4_k_m"), out=str(pebble_built)))
-    assert (built.there, built.disk) == (("q8_0", "q4_k_m"), {})
-    assert "there already: q8_0, q4_k_m" in "\n".join(built.lines())
-    assert foresee(replace(one, out=str(pebble_built), fresh=True)).disk_needed > 0
+    built = replace(settings, recipes=("q8_0", "q4_k_m"), out=str(pebble_built))
+    there = foresee(built)
+    assert (there.there, there.disk) == (("q8_0", "q4_k_m"), 0)
+    assert "there already: q8_0, q4_k_m" in "\n".join(there.lines())
+    assert foresee(replace(built, fresh=True)).disk > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a lock")
@@ -126,7 +122,7 @@ def test_what_would_be_refused(huge: Path, float_gguf: Path, tmp_path: Path) -> 
     assert (disk[0], memory[0]) == ("out", "")
     assert "GB free to build in" in disk[1]
     assert "building ONNX files needs about" in memory[1]
-    assert found.disk_needed > found.disk_free
+    assert found.disk > found.disk_free
     told = dict(foresee(Settings(str(float_gguf), ("onnx-int4", "iq1_s"), out=out)).wrong)
     assert told.keys() == {"imatrix", "recipes"}
     assert "cannot be made from a GGUF file" in told["recipes"]
@@ -137,7 +133,7 @@ def test_what_would_be_refused(huge: Path, float_gguf: Path, tmp_path: Path) -> 
 
 def test_looking_loads_no_library_of_models(pebble: Path) -> None:
     code = (
-        "import sys; from app.builds.prospects import foresee; from app.builds.settings import *;"
+        "import sys; from app.builds.prospects import foresee; from app.builds.run import *;"
         f"foresee(Settings({str(pebble)!r}));"
         "print([m for m in ('torch', 'transformers', 'onnx', 'llama_cpp') if m in sys.modules])"
     )

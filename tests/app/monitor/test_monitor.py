@@ -16,9 +16,7 @@ import pytest
 
 from app.chat.host import EngineHost
 from app.monitor import monitor as watch
-from app.monitor.machine import OURSELVES, MachineReader
-from app.monitor.monitor import Event, EventLog, Monitor
-from runtimes.engine.metrics import Percentiles
+from app.monitor.monitor import OURSELVES, Event, EventLog, MachineReader, Monitor
 from runtimes.errors import RequestError
 from runtimes.request import FinishReason, Request, SamplingParams
 from tests.support import own_home, until
@@ -91,17 +89,6 @@ def test_many_threads_may_log(monkeypatch: pytest.MonkeyPatch, log: EventLog) ->
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: logging.getLogger("app.work").info("x"), range(4000)))
     assert [event.number for event in log.events()] == list(range(1, 4001))
-
-
-def test_a_histogram_has_every_value_in_one_bin() -> None:
-    values = [0.0004, 0.001, 0.0011, 0.004, 0.0041, 0.3]
-    bins = Percentiles.of(values).bins
-    assert sum(count for _, count in bins) == len(values)
-    ends = [end for end, _ in bins]
-    assert ends[0] == pytest.approx(0.001)
-    assert ends[-1] >= 0.3 > ends[-2]
-    for end, count in bins[1:]:
-        assert count == sum(end / 2**0.5 < value <= end * (1 + 1e-9) for value in values)
 
 
 # The machine
@@ -182,24 +169,15 @@ def test_without_a_model_there_is_only_the_machine() -> None:
 def test_samples_have_the_engines_figures(monitor: Monitor, gguf_file: Path) -> None:
     answer(monitor)
     until(lambda: (s := monitor.sample().engine) is not None and s.completions and s.kv_tokens)
-    sample, host = monitor.sample(), host_of(monitor)
-    assert sample.engine is not None
-    assert sample.engine.decode_tokens > 0
-    assert sample.engine_pid == host.engine.pid  # type: ignore[union-attr]
-    assert "q8_0" in sample.label
+    sample = monitor.sample()
     assert sample in monitor.samples()
     assert any(process.pid == sample.engine_pid for process in sample.machine.processes)
     assert any(f"not planned: {gguf_file.name}" in text for text in texts(monitor.events()))
-    needs, choice = sample.needs, host.choice
+    needs = sample.needs
     assert needs is not None
-    assert choice is not None
-    assert needs.weights <= choice.file.path.stat().st_size < needs.total + needs.weights
-    assert needs.kv > 0
+    assert needs.weights <= gguf_file.stat().st_size < needs.total + needs.weights
     assert monitor.sample().needs is needs, "estimated once"
-
-
-def test_trimming_frees_what_the_engine_keeps(monitor: Monitor) -> None:
-    answer(monitor)
+    answer(monitor)  # what it found cached is kept beside the slots
     until(lambda: (s := monitor.sample().engine) is not None and s.kv_tokens)
     assert monitor.trim() > 0
     until(lambda: (s := monitor.sample().engine) is not None and not s.kv_tokens)

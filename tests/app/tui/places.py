@@ -17,7 +17,7 @@ from app.batch.watch.form import JobForm
 from app.batch.watch.job import Phase
 from app.batch.watch.process import foreign
 from app.batch.watch.records import seen
-from app.builds.results import Cell, TypeMap, read_result
+from app.builds.results import read_result
 from app.chat.budget import TokenBudget, Way, WayOut
 from app.chat.conversation import Conversation
 from app.compare.results import Ballot, FileResult, PromptResult, Results, Sided, Told, pair_of
@@ -25,7 +25,7 @@ from app.models.catalog import entry_of
 from app.tools.calls import CallState, ToolCall
 from app.tui.help import Commands, HelpScreen, Palette
 from app.tui.screens.answering import SamplingScreen, SystemScreen
-from app.tui.screens.batch import BatchScreen
+from app.tui.screens.batch import BatchJob, BatchScreen, BatchTable
 from app.tui.screens.batch_panels import (
     BatchFilesScreen,
     BatchJobsScreen,
@@ -49,20 +49,20 @@ from app.tui.screens.dialogs import (
 from app.tui.screens.files import AttachScreen, ExportScreen
 from app.tui.screens.find import FindScreen
 from app.tui.screens.models import LoadScreen, ModelsScreen
-from app.tui.screens.monitor import MonitorScreen
+from app.tui.screens.monitor import MonitorScreen, SweepScreen
 from app.tui.screens.quantize import QuantizeScreen
-from app.tui.screens.sweep_screen import SweepScreen
 from app.tui.widgets.batch_form import BatchForm
-from app.tui.widgets.batch_job import BatchJob, BatchTable
 from app.tui.widgets.quantize_files import FileTable, QuantizeResult, TypesScreen
 from app.tui.widgets.repo_view import BuildTable
 from app.tui.widgets.table import Table
+from quantize.manifest import Allocation, FileEntry, ModelOrigin
 from tests.app.tui.batch_app import ROWS, frozen
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.test_sweep_screen import swept
 from tests.support import wait_until
 
-TYPES = TypeMap((0,), (("attn_v", (Cell("q8_0", "8", 0.5),)),), (), "built for a target")
+TYPES = Allocation({"blk.0.attn_v.weight": "q8_0"}, 0.01, 2, 0.01, 0.01)
+BUILT = FileEntry("gguf", "", 4, "m", 1, {}, ModelOrigin("m", ""), {}, allocation=TYPES)
 WAYS_OUT = [WayOut(Way.SHORTER, "allow a short answer only", TokenBudget(1900, 148, 2048))]
 
 
@@ -151,7 +151,7 @@ async def places(
         lambda: BatchLeaveScreen(said("out.jsonl"), lambda: None),
         lambda: BatchResumeScreen(foreign(run, Path("/out.jsonl"))),
         lambda: LoadScreen(entry),
-        lambda: TypesScreen(said("q4_k_m"), TYPES),
+        lambda: TypesScreen(replace(BUILT, recipe=said("q4_k_m"))),
         lambda: SweepScreen((swept(said("a.gguf")), 0.0)),
     ]
     seen(Path(said("out.jsonl")))

@@ -25,10 +25,9 @@ from app.compare.answers import (
 from app.models.catalog import ModelEntry, Origin
 from app.options import ModelOptions
 from app.tui.app import IngotApp
-from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare import ComparePane, CompareScreen, SameStrip, Speed, body
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen, ModelTable
-from app.tui.widgets.compare_panes import ComparePane, SameStrip, Speed, body, columns
 from tests.app import endless
 from tests.app.tui.conftest import SIZES, ask, is_ready
 from tests.app.tui.settling import press_only
@@ -70,6 +69,14 @@ async def opened(pilot: Any) -> CompareScreen:
     return screen
 
 
+async def type_in(pilot: Any, screen: CompareScreen, value: str) -> None:
+    """The answer to a question over the screen."""
+    app = pilot.app
+    await wait_until(lambda: isinstance(app.screen, AskScreen) and app.screen.query("#text"))
+    app.screen.query_one(Input).value = value
+    await pilot.press("enter")
+
+
 async def choose(pilot: Any, screen: CompareScreen, *recipes: str) -> None:
     """Through the picker, as a user does."""
     await pilot.press("ctrl+t")
@@ -100,9 +107,7 @@ async def test_a_whole_comparison(bare, tmp_path: Path, monkeypatch: pytest.Monk
         assert "ctrl+t chooses the files" in str(screen.query_one("#hint", Static).content)
         await choose(pilot, screen, "q4_k_m", "q8_0")
         screen.action_length()
-        await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
-        bare.screen.query_one(Input).value = "48"
-        await pilot.press("enter")
+        await type_in(pilot, screen, "48")
         await wait_until(lambda: bare.screen is screen)
         screen.prompt.text = STORY
         screen.prompt.focus()
@@ -123,28 +128,18 @@ async def test_a_whole_comparison(bare, tmp_path: Path, monkeypatch: pytest.Monk
         for pane in (one, other):
             for figure in ("first token", "prefill", "MB memory", "48 tokens"):
                 assert figure in text(pane, ".figures")
-            assert text(pane, ".unit").startswith("tok/s")
             assert pane.state == "done"
-            assert "bits · [" in str(pane.border_subtitle)  # of the file
+            assert "bits · " in str(pane.border_subtitle)  # of the file
         speeds = [side.decode_tps for side in screen.report.sides]  # type: ignore[union-attr]
         for pane, speed in zip((one, other), speeds, strict=True):
-            told = f"{speed:,.0f}" if speed >= 1000 else f"{speed:,.1f}"
-            assert pane.query_one(Digits).value == told
             bar = pane.query_one(Speed).query_one(ProgressBar)
             assert bar.progress == pytest.approx(100 * speed / max(speeds))
-        assert text(one, ".unit") == "tok/s"
         assert text(other, ".unit") == f"tok/s · {speeds[1] / speeds[0]:.2f}x"
         assert "pebble · q8_0\nequal for" in agreement(screen)
-        found = screen.report.agreements[0]  # type: ignore[union-attr]
-        strip = screen.query_one(SameStrip).query_one(ProgressBar)
-        assert strip.progress == pytest.approx(100 * found.same_share)
         first = screen.report
         for name in ("kept.md", "kept.json"):
             await pilot.press("f9")
-            await wait_until(lambda: isinstance(bare.screen, AskScreen))
-            await wait_until(lambda: bare.screen.query("#text"))
-            bare.screen.query_one(Input).value = name
-            await pilot.press("enter")
+            await type_in(pilot, screen, name)
             await wait_until((tmp_path / name).exists)
         assert f"> {STORY}" in (tmp_path / "kept.md").read_text()
         data = json.loads((tmp_path / "kept.json").read_text())
@@ -182,9 +177,7 @@ async def test_ways_of_asking(bare):
         assert "of the chat" not in str(how.content)
         assert screen.prompt.text == ""
         await pilot.press("ctrl+s")
-        await wait_until(lambda: isinstance(bare.screen, AskScreen) and bare.screen.query("#text"))
-        bare.screen.query_one(Input).value = "none"
-        await pilot.press("enter")
+        await type_in(pilot, screen, "none")
         problem = bare.screen.query_one(".problem", Static)
         await wait_until(lambda: "whole number" in str(problem.content))
         bare.screen.query_one(Input).value = "1,000"
@@ -242,33 +235,17 @@ def frozen() -> CompareReport:
     return CompareReport(asked, (*sides, failed), (found, None), ended=True)
 
 
-def test_the_difference_is_marked_by_a_sign_and_not_by_colour():
-    report = frozen()
-    found = report.agreements[0]
-    marked = [
-        body(s, found.parting, first=n == 0, hue="$hue-1") for n, s in enumerate(report.sides[:2])
-    ]
-    assert [str(one).partition("▶")[2].split()[0] for one in marked] == ["I", "This"]
-    for one, word in zip(marked, ("▶I", "▶This"), strict=True):
-        span, rest = one.spans
-        assert one.plain[span.start : span.end] == word
-        assert span.style == "bold reverse $hue-1"
-        assert (rest.start, rest.end, rest.style) == (span.end, len(one.plain), "$hue-1")
-    assert found.parting is not None
-    end = replace(found.parting, mine=None, places=(len(SAME), len(SAME)))
-    assert str(body(replace(report.sides[0], text=SAME), end, first=True, hue="$hue-1")).endswith(
-        "▶the end"
-    )
-
-
-def test_a_thought_is_dim_up_to_the_difference() -> None:
+def test_the_difference_is_marked_and_a_thought_is_dim_up_to_it():
     side = replace(frozen().sides[0], thought="Hm, so.", text="Yes.")
-    whole = body(side, None, first=True, hue="$hue-1")
-    assert whole.plain == "Hm, so.\n\nYes."
-    (dim,) = whole.spans
-    assert (dim.start, dim.end, dim.style) == (0, len("Hm, so."), "$text-muted")
-    parting = Parting(1, "so", "no", (4, 4))
-    assert body(side, parting, first=True, hue="$hue-1").spans[-1].end == 4
+    for mine, at, shown in (
+        ("so", 4, "Hm, ▶so.\n\nYes."),
+        (None, 13, "Hm, so.\n\nYes.▶the end"),
+    ):
+        made = body(side, Parting(1, mine, "no", (at, at)), first=True, hue="$hue-1")
+        assert made.plain == shown
+        mark, _, dim = (made.spans[0], made.spans[-2], made.spans[-1])
+        assert (mark.start, mark.style) == (at, "bold reverse $hue-1")
+        assert (dim.start, dim.end, dim.style) == (0, min(at, 7), "$text-muted")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -294,12 +271,7 @@ def test_picture(bare, snap, size: tuple[int, int]):
     assert snap(bare, terminal_size=size, run_before=open_it)
 
 
-def test_as_many_panes_stand_side_by_side_as_there_is_room_for():
-    wanted = {2: (1, 2, 2, 2), 3: (1, 2, 3, 3), 4: (1, 2, 2, 4), 7: (1, 2, 3, 4)}
-    assert {n: tuple(columns(n, width) for width in (60, 80, 120, 200)) for n in wanted} == wanted
-
-
-@pytest.mark.parametrize(("count", "size", "across"), [(4, (80, 24), 2), (7, (60, 16), 1)])
+@pytest.mark.parametrize(("count", "size", "across"), [(4, (120, 24), 2), (7, (60, 16), 1)])
 async def test_every_pane_has_its_place(bare, count: int, size: tuple[int, int], across: int):
     """All can be read at once where there is room for that; else they scroll, none too low."""
     async with bare.run_test(size=size) as pilot:

@@ -75,7 +75,10 @@ def ballot(found: Results, folder: Path) -> Ballot:
     return Ballot(found, folder / "votes" / "votes.jsonl")
 
 
-async def prompts_screen(pilot: Any) -> ComparePromptsScreen:
+async def results(pilot: Any, found: Results, folder: Path) -> None:
+    votes = ballot(found, folder)
+    for pair in votes.pairs:
+        votes.say(pair, Sided.TIE if pair.row == 1 else Sided.RIGHT)
     entries = [
         ModelEntry(file.file, *file.label.split(" · "), Origin.BUILT, Path(file.file))
         for file in FILES
@@ -83,20 +86,6 @@ async def prompts_screen(pilot: Any) -> ComparePromptsScreen:
     screen = ComparePromptsScreen(entries)
     await pilot.app.push_screen(screen)
     await pilot.pause()
-    return screen
-
-
-async def form(pilot: Any, found: Results, folder: Path) -> None:
-    form: Any = (await prompts_screen(pilot)).query_one("#prompts-form")
-    form.fill(prompts="questions.jsonl")
-    form.refuse("limit", "a whole number above 0")
-
-
-async def results(pilot: Any, found: Results, folder: Path) -> None:
-    votes = ballot(found, folder)
-    for pair in votes.pairs:
-        votes.say(pair, Sided.TIE if pair.row == 1 else Sided.RIGHT)
-    screen = await prompts_screen(pilot)
     screen.results = replace(found, votes=votes.count())
     screen.show_figures()
     screen.query_one(RowTable).fill(screen.results)
@@ -109,18 +98,14 @@ async def answers(pilot: Any, found: Results, folder: Path) -> None:
     await pilot.app.push_screen(AnswersScreen(found, 2))
 
 
-async def blind(pilot: Any, found: Results, folder: Path, judged: int | None = 2) -> None:
+async def blind(pilot: Any, found: Results, folder: Path) -> None:
     votes = ballot(found, folder)
-    for pair in votes.pairs[:judged]:
+    for pair in votes.pairs[:2]:
         votes.say(pair, Sided.LEFT)
     await pilot.app.push_screen(BlindScreen(votes))
 
 
-async def judged(pilot: Any, found: Results, folder: Path) -> None:
-    await blind(pilot, found, folder, None)
-
-
-@pytest.mark.parametrize("opened", [form, results, answers, blind, judged])
+@pytest.mark.parametrize("opened", [results, answers, blind])
 def test_picture(bare, snap, found: Results, tmp_path: Path, opened):
     async def open_it(pilot: Any) -> None:
         await opened(pilot, found, tmp_path)

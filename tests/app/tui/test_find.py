@@ -10,7 +10,7 @@ from textual.widgets import Button, Input, ProgressBar, Static
 
 from app.models.pulling import PullState
 from app.tui.app import IngotApp
-from app.tui.screens.find import Download, FindScreen, progress_line
+from app.tui.screens.find import Download, FindScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.repo_view import BuildTable, RepoTable, RepoView
 from tests.app.tui.conftest import ask, cells_of, is_ready
@@ -78,18 +78,11 @@ async def opened(pilot: Any, words: str = "", count: int = 1) -> FindScreen:
 async def test_first_there_are_models_to_chat_with_that_fit(bare, hub: FakeHub):
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot)
-        assert names(screen) == [REPO]
         assert title(screen, "results") == "Instruct models that fit in 8.0 GB, by downloads"
-        await wait_until(lambda: len(builds(screen)) == 2)
-        assert "200k parameters · llama · 2.0k context · mit" in text(screen, "facts")
         await wait_until(lambda: text(screen, "advice").startswith("★ Q8_0: "))
+        assert "200k parameters · llama · 2.0k context · mit" in text(screen, "facts")
         assert builds(screen)[0] == ["Q4_K_M", "81 kB", "3.2", "fits", ""]
         assert builds(screen)[1] == ["★ Q8_0", "200 kB", "8.0", "fits", ""]
-
-
-async def test_filters_by_key(bare, hub: FakeHub):
-    async with bare.run_test(size=(120, 40)) as pilot:
-        screen = await opened(pilot)
         await pilot.press("alt+t")
         await wait_until(lambda: names(screen) == [REPO, "org/huge-70B-GGUF"])
         screen.query_one("#instruct").focus()
@@ -180,7 +173,6 @@ async def test_what_is_too_big_is_downloaded_only_after_asking(
     [
         ("org/nothing", None, "wrong", "There is no model org/nothing on the hub, or it is"),
         ("nothing-of-this", None, "said", "The filters leave others out: GGUF, Instruct, Fits"),
-        ("", {"page": b"<html>Log in"}, "wrong", "not a list of models"),
         ("", {"status": 429, "headers": {"Retry-After": "300"}}, "wrong", "try again in 300 s"),
     ],
 )
@@ -195,24 +187,19 @@ async def test_what_cannot_be_found(bare, hub: FakeHub, name: str, fault, where:
     assert bare.ended_with is None
 
 
-async def test_a_gated_one_says_so_when_it_is_wanted(bare, hub: FakeHub):
+async def test_a_gated_one_says_so_and_without_a_network_there_is_what_is_on_disk(
+    bare, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+):
     hub.gated.add(REPO)
     async with bare.run_test(size=(120, 40)) as pilot:
-        screen = await opened(pilot)
+        screen = await opened(pilot, f"{REPO}:Q4_K_M")
         await wait_until(lambda: text(screen, "advice"))
         assert "gated" in text(screen, "facts")
         await pilot.press("enter", "enter")
         await wait_until(lambda: "is gated: accept its conditions" in text(screen, "progress"))
         assert str(screen.query_one("#act", Button).label) == "Go on"
-
-
-async def test_without_a_network_there_is_what_is_on_disk(
-    bare, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-):
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, f"{REPO}:Q4_K_M")
-        await wait_until(lambda: text(screen, "advice"))
-        await pilot.press("enter", "enter")
+        hub.gated.clear()
+        await pilot.click("#act")
         await wait_until(lambda: screen.query_one(Download).pulled)
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         screen.query_one(Input).value = "anything"
@@ -220,66 +207,60 @@ async def test_without_a_network_there_is_what_is_on_disk(
         assert f"{REPO} · Q4_K_M  81 kB" in text(screen, "said")
 
 
-async def test_from_the_list_of_models_and_back_with_one(bare, hub: FakeHub, gguf_file: Path):
+async def use_real(pilot: Any, label: str, *words: str) -> None:
+    """Download the model of ``real``, and do what is offered."""
+    await wait_until(lambda: isinstance(pilot.app.screen, FindScreen))
+    await pilot.pause()
+    screen = pilot.app.screen
+    await pilot.press(*words)
+    await wait_until(lambda: names(screen) == ["org/real-GGUF"])
+    await wait_until(lambda: text(screen, "advice"))
+    await pilot.press("enter", "enter")
+    await wait_until(lambda: screen.query_one(Download).pulled)
+    await pilot.pause()
+    assert str(screen.query_one("#act", Button).label) == label
+    await pilot.press("enter")
+
+
+@pytest.fixture
+def real(hub: FakeHub, gguf_file: Path) -> None:
     hub.add("org/real-GGUF", {"real-Q8_0.gguf": gguf_file.read_bytes()}, downloads=1)
+
+
+@pytest.mark.usefixtures("real")
+async def test_from_the_list_of_models_and_back_with_one(bare):
     async with bare.run_test(size=(120, 40)) as pilot:
         models = ModelsScreen()
         bare.show(models)
         await wait_until(lambda: models.query("#find"))
         await pilot.pause()
         await pilot.click("#find")
-        await wait_until(lambda: isinstance(bare.screen, FindScreen))
-        await pilot.pause()
-        screen = bare.screen
-        await pilot.press(*"real")
-        await wait_until(lambda: names(screen) == ["org/real-GGUF"])
-        await wait_until(lambda: text(screen, "advice"))
-        await pilot.press("enter", "enter")
-        await wait_until(lambda: screen.query_one(Download).pulled)
-        await pilot.pause()
-        assert str(screen.query_one("#act", Button).label) == "Use it"
-        await pilot.press("enter")
+        await use_real(pilot, "Use it", *"real")
         await wait_until(lambda: bare.ended_with)
     assert [entry.model for entry in bare.ended_with] == ["org/real-GGUF:Q8_0"]
 
 
-async def test_from_the_chat_and_chat_now(chat_app: IngotApp, hub: FakeHub, gguf_file: Path):
-    hub.add("org/real-GGUF", {"real-Q8_0.gguf": gguf_file.read_bytes()}, downloads=1)
+@pytest.mark.usefixtures("real")
+async def test_from_the_chat_and_chat_now(chat_app: IngotApp):
     host = chat_app.services.host
     async with chat_app.run_test(size=(120, 40)) as pilot:
         await wait_until(lambda: is_ready(chat_app))
         await pilot.pause()
         await ask(pilot, "/find org/real-GGUF")
-        await wait_until(lambda: isinstance(chat_app.screen, FindScreen))
-        screen = chat_app.screen
-        await pilot.pause()
-        await wait_until(lambda: names(screen) == ["org/real-GGUF"])
-        await wait_until(lambda: text(screen, "advice"))
-        await pilot.press("enter", "enter")
-        await wait_until(lambda: screen.query_one(Download).pulled)
-        await pilot.pause()
-        assert str(screen.query_one("#act", Button).label) == "Chat now"
-        await pilot.press("enter")
+        await use_real(pilot, "Chat now")
         await wait_until(lambda: "real-Q8_0.gguf" in str(host.choice and host.choice.file.path))
         await wait_until(lambda: is_ready(chat_app))
 
 
 async def test_more_results_when_the_cursor_comes_near_the_end(bare, hub: FakeHub):
-    for number in range(70):
+    for number in range(45):
         hub.add(f"many/model-{number}", {"a.gguf": b"GGUF"}, downloads=100 - number)
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, "many", 40)
         assert str(screen.query_one("#results").border_subtitle) == "40 and more"
-        await pilot.press(*["pagedown"] * 12)
-        await wait_until(lambda: len(names(screen)) == 70)
-        assert str(screen.query_one("#results").border_subtitle) == "70"
-
-
-def test_what_is_told_of_a_download():
-    state = PullState("pulling", 1_200_000_000, 4_700_000_000, 25e6, 140.0)
-    assert progress_line(state) == "1.2 GB of 4.7 GB · 25 MB/s · 2 min 20 s left"
-    nothing = PullState("looking at org/x", 0, None, None, None)
-    assert progress_line(nothing) == "looking at org/x ..."
+        await pilot.press("ctrl+end")
+        await wait_until(lambda: len(names(screen)) == 45)
+        assert str(screen.query_one("#results").border_subtitle) == "45"
 
 
 def test_picture(bare, hub: FakeHub, snap):

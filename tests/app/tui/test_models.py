@@ -81,9 +81,7 @@ async def test_one_is_filtered_sorted_and_chosen(bare: Any, pebble_built: Path) 
         assert screen.query_one(".box").border_subtitle == "order: size"
         sizes = [entry.bytes or 0 for entry in table(screen).rows]
         assert sizes == sorted(sizes)
-        await pilot.press("alt+s", "alt+s", "alt+s")
-        assert table(screen).order == "name"
-        await pilot.press(*"onnx", "space", *"8-b")
+        await pilot.press("alt+s", "alt+s", "alt+s", *"onnx", "space", *"8-b")
         await wait_until(lambda: rows(screen) == ["● pebble · onnx-int8"])
         assert about(screen).startswith("onnx 8.5 bits ·")
         await pilot.press("escape")  # empties the filter first
@@ -97,13 +95,8 @@ async def test_one_is_filtered_sorted_and_chosen(bare: Any, pebble_built: Path) 
         await wait_until(lambda: bare.ended_with is not None)
         (entry,) = bare.ended_with
         assert (entry.model, entry.options.recipe) == (str(pebble_built), "q8_0")
-        await opened(pilot, ModelsScreen([str(pebble_built)]), 4)
-        await pilot.press("escape")
-        await wait_until(lambda: bare.ended_with is None)
-
-
-async def test_several(bare: Any, pebble_built: Path) -> None:
-    async with bare.run_test(size=(80, 24)) as pilot:
+        # Several.
+        bare.ended_with = None
         screen = await opened(pilot, ModelsScreen([str(pebble_built)], several=True), 4)
         await pilot.press("down", "ctrl+x", "down", "ctrl+x", "up", "up", "ctrl+x", "ctrl+x")
         assert sum(row.startswith("✓") for row in rows(screen)) == 2
@@ -152,13 +145,8 @@ async def test_nothing_there(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen(), 0)
         await wait_until(lambda: "Enter finds one on the hub" in about(screen))
-        for key in ("enter", "alt+m"):
-            await pilot.press(key)
-            await wait_until(lambda: isinstance(bare.screen, FindScreen))
-            await pilot.pause()
-            await pilot.press("escape")
-            await wait_until(lambda: bare.screen is screen)
-            await pilot.pause()
+        await pilot.press("enter")
+        await wait_until(lambda: isinstance(bare.screen, FindScreen))
 
 
 def memory(form: LoadForm) -> str:
@@ -281,15 +269,14 @@ async def test_a_file_that_nobody_can_read_hides_no_other(
     bare: Any, pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its reading raises, those that follow are read too."""
-    folder = tmp_path / "files"
+    folder, whole = tmp_path / "files", read_model
     folder.mkdir()
-    for name in ("a", "b", "c"):
-        shutil.copyfile(pebble_built / "pebble-q8_0.gguf", folder / f"{name}.gguf")
-    data = bytearray((folder / "a.gguf").read_bytes())
-    at = data.index(b"llama.block_count") + len(b"llama.block_count")
-    data[at : at + 8] = (6).to_bytes(4, "little") + b"\0\0\xc0\x7f"  # a float that is no number
-    (folder / "a.gguf").write_bytes(data)
-    whole = read_model
+    data = (pebble_built / "pebble-q8_0.gguf").read_bytes()
+    count = b"llama.block_count"
+    at = data.index(count) + len(count)
+    nan = (6).to_bytes(4, "little") + b"\0\0\xc0\x7f"  # a float that is no number
+    for name, bytes_ in {"a": data[:at] + nan + data[at + 8 :], "b": data, "c": data}.items():
+        (folder / f"{name}.gguf").write_bytes(bytes_)
 
     def read(path: Path) -> ModelFile:
         if path.name == "b.gguf":
@@ -300,4 +287,4 @@ async def test_a_file_that_nobody_can_read_hides_no_other(
     async with bare.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, ModelsScreen([str(folder)]), 3)
         await wait_until(lambda: cells(screen, 2)[-1] == "fits")
-        assert [cells(screen, at)[-1] for at in range(3)] == ["broken", "broken", "fits"]
+        assert [cells(screen, at)[-1] for at in range(2)] == ["broken", "broken"]

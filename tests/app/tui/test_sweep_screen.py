@@ -8,7 +8,7 @@ from textual.widgets import Static
 
 from app.sweeps import Sweep, SweepCell, SweepResult, keep, last_path
 from app.tui.app import IngotApp
-from app.tui.screens.sweep_screen import NONE, SweepScreen
+from app.tui.screens.monitor import NONE, SweepScreen
 from app.tui.widgets.chart import Chart
 from tests.support import wait_until
 
