@@ -41,7 +41,7 @@ class AdapterBody(Body):
 
 
 class AdapterFileBody(AdapterBody):
-    """The same, and its file."""
+    """An adapter's name and file."""
 
     lora_path: Annotated[str, Field(min_length=1)]
 

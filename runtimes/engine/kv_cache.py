@@ -514,7 +514,7 @@ def _wanted(sequence: Sequence) -> Prefix:
 
 
 def _held_by(sequences: Iterable[Sequence]) -> dict[int, Prefix]:
-    """What they hold that others can use, by their slots."""
+    """Prefixes that other rows can use, by slot."""
     return {one.slot: Prefix(one.request.adapter, one.cached_tokens()) for one in sequences}
 
 

@@ -71,7 +71,7 @@ class PrefixPool:
 
     @property
     def latest(self) -> abc.Iterator[PooledPrefix]:
-        """Those that are whole, the most recently used first."""
+        """Whole entries, the most recently used first."""
         return (entry for entry in reversed(self.entries) if entry.whole)
 
     def holds(self, prefix: Prefix) -> bool:

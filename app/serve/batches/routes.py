@@ -176,7 +176,7 @@ _Item = TypeVar("_Item", StoredFile, Batch)
 
 
 class BatchBody(Body):
-    """What a batch is made of."""
+    """Body of POST /v1/batches."""
 
     input_file_id: str
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]

@@ -1,6 +1,7 @@
 """Panels over a screen, the keys at their bottom, and what every screen asks: a line, yes or no,
 one of a list."""
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -328,11 +329,17 @@ class CallScreen(PickScreen[Permission]):
         self._call = call
 
     def contents(self) -> ComposeResult:
-        from app.tui.widgets.message_view import arguments_of
-
         with VerticalScroll(id="arguments", can_focus=False):
             yield Plain(arguments_of(self._call))
         yield from super().contents()
+
+
+def arguments_of(call: ToolCall) -> str:
+    """The arguments in lines."""
+    values = call.values
+    if not isinstance(values, dict):
+        return visible(call.arguments, lines=True)
+    return visible(json.dumps(values, ensure_ascii=False, indent=2), lines=True)
 
 
 def describe(budget: TokenBudget) -> str:

@@ -2,7 +2,6 @@
 it streams; the calls of tools and what became of it; below it its figures."""
 
 import asyncio
-import json
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from app.figures import duration, rate
 from app.tools.calls import CallState, ToolCall
 from app.tui.app import services_of
 from app.tui.keys import bind, quiet, told
+from app.tui.screens.dialogs import arguments_of
 from app.tui.textual_patches import Column, Ground, Plain
 from app.tui.widgets.prompt_box import chip, clickable
 from app.tui.widgets.prose import CodeBlock, Prose, Section, Splitter
@@ -227,14 +227,6 @@ class CallLines(Vertical):
             line.toggle(opened)
 
 
-def arguments_of(call: ToolCall) -> str:
-    """The arguments in lines."""
-    values = call.values
-    if not isinstance(values, dict):
-        return visible(call.arguments, lines=True)
-    return visible(json.dumps(values, ensure_ascii=False, indent=2), lines=True)
-
-
 # The line below a message: which model, which of its branches, and what the answer cost.
 
 
@@ -296,7 +288,7 @@ class MessageFoot(Widget):
 
 
 def fitting(facts: Sequence[Fact], width: int) -> list[Fact]:
-    """Those of ``facts`` that fit beside each other into ``width`` columns."""
+    """The most important of ``facts`` that fit beside each other into ``width`` columns."""
     kept = [fact for fact in facts if fact.text]
     while kept and sum(cell_len(fact.text) + _BETWEEN for fact in kept) - _BETWEEN > width:
         kept.remove(max(kept, key=lambda fact: fact.rank))

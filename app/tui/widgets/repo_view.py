@@ -272,7 +272,7 @@ class RepoView(Pane):
         advice = ""
         if self._advice:
             advice = f"★ {self._advice[1]}"
-        elif verdicts == {Verdict.TOO_BIG}:
+        elif verdicts == {"too big"}:
             advice = "Nothing of it fits into the memory that is free."
         self._say("\n".join([*lines, *hub.further(there)]), advice=advice)
         button = self.query_one("#get", Button)

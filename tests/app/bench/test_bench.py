@@ -346,7 +346,11 @@ def test_prompts_of_a_file(tmp_path: Path, gguf_file: Path) -> None:
     assert len(encoded) == 3
     assert len(encoded[0]) > 3  # the chat template is around it
 
-    for text, problem in (("{", "cannot be read"), ('{"x": 1}', "line 1 has no"), ("", "no prompt")):
+    for text, problem in (
+        ("{", "cannot be read"),
+        ('{"x": 1}', "line 1 has no"),
+        ("", "no prompt"),
+    ):
         objects.write_text(text)
         with pytest.raises(RequestError, match=problem):
             read_texts(objects)

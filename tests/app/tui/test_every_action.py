@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.tui.widgets.compare_panes import ComparePane
 from rich.style import Style
 from textual.screen import Screen
 from textual.widget import Widget
@@ -23,7 +24,6 @@ from app.tui.help import commands
 from app.tui.keys import TOGETHER, declared
 from app.tui.screens.dialogs import KeyHints
 from app.tui.services import Start, open_services
-from app.tui.widgets.compare_panes import ComparePane
 from app.tui.widgets.frame import ModeScreen
 from tests.app.tui import parsed, settling
 from tests.app.tui.conftest import Bare
