@@ -32,8 +32,10 @@ from app.bench.frame import (
 from app.bench.loops import native_loop
 from app.bench.options import BenchOptions
 from app.bench.server import LlamaServer
+from app.figures import aligned
 from runtimes.errors import IngotError
 from runtimes.machine import processes
+from runtimes.planner.measure import TURN_TOKENS
 from runtimes.request import Completion
 from runtimes.settings import STRATEGIES, RunnerSettings, SchedulerSettings, Strategy
 
@@ -55,20 +57,16 @@ def prefix(path: Path, options: BenchOptions) -> BenchResult:
     """Many prompts behind one system prompt, another one each round: time to all first tokens,
     prefix cache on and off."""
     requests, each = options.requests, _SYSTEM_TOKENS + _QUESTION_TOKENS
-
-    def side(scheduling: SchedulerSettings, seed: int) -> _Ran:
-        with loaded(path, options.settings(each + 1), scheduling) as engine:
-            lengths = [_SYSTEM_TOKENS, *[_QUESTION_TOKENS] * requests]
-            past, *rows = random_prompts(engine, lengths, seed)
-            return timed_run(engine, [past + row for row in rows], [greedy(1)] * requests)
-
+    settings, lengths = options.settings(each + 1), (_SYSTEM_TOKENS, _QUESTION_TOKENS, 1)
     kinds = {"with the prefix cache": UNBOUNDED, "without": TOGETHER}
-    taken = in_turn({name: partial(side, one) for name, one in kinds.items()}, options.repeats)
+    sides = {
+        name: partial(_behind_one, path, settings, one, lengths, requests)
+        for name, one in kinds.items()
+    }
+    taken = in_turn(sides, options.repeats)
     seconds = samples(taken, _seconds)
     on, off = seconds.values()
-    cached = Samples(
-        sum(one.usage.cached_tokens for one in done) for _, done in taken["with the prefix cache"]
-    )
+    cached = Samples(map(_cached, taken["with the prefix cache"]))
     figures = {
         "requests": requests,
         "prompt_tokens": requests * each,
@@ -81,6 +79,48 @@ def prefix(path: Path, options: BenchOptions) -> BenchResult:
     lines = compared(title, seconds, ".2f")
     lines.append(f"  {cached:,.0f} of {requests * each:,} tokens were cached")
     return BenchResult(figures, lines)
+
+
+def prefix_at_depths(path: Path, options: BenchOptions) -> BenchResult:
+    """Short rows behind a long prompt, another one each round: seconds of the whole job by the
+    length of the prompt and the number of slots."""
+    tokens, requests = options.decode_tokens, options.requests
+    counts, cells = options.sizes or (1, 8, 16), []
+    table = [["common tokens", *(f"{n} slot{'s' if n > 1 else ''}" for n in counts)]]
+    for depth in options.depths or ():
+        table.append([f"{depth:,}"])
+        for slots in counts:
+            lengths = (depth, TURN_TOKENS, tokens)
+            settings = options.settings(sum(lengths) + 1, rows=slots)
+            job = partial(_behind_one, path, settings, UNBOUNDED, lengths, requests)
+            taken = [job(seed) for seed in range(options.repeats)]
+            seconds, cached = Samples(map(_seconds, taken)), Samples(map(_cached, taken))
+            cells.append(
+                {"depth": depth, "slots": slots, "seconds": seconds, "cached_tokens": cached}
+            )
+            share = cached.median / (requests * (depth + TURN_TOKENS))
+            table[-1].append(f"{seconds:.2f} s ({share:.1%} cached)")
+    title = f"{requests} rows of {TURN_TOKENS} + {tokens} tokens behind a common text, all together"
+    return BenchResult({"requests": requests, "jobs": cells}, [title, *aligned(table)])
+
+
+def _behind_one(
+    path: Path,
+    settings: RunnerSettings,
+    scheduling: SchedulerSettings,
+    lengths: tuple[int, int, int],
+    requests: int,
+    seed: int,
+) -> _Ran:
+    """``requests`` at once; ``lengths`` of what they share, of each one's own, and of answers."""
+    shared, own, tokens = lengths
+    with loaded(path, settings, scheduling, worker=True) as engine:
+        past, *rows = random_prompts(engine, [shared, *[own] * requests], seed)
+        return timed_run(engine, [past + row for row in rows], [greedy(tokens)] * requests)
+
+
+def _cached(ran: _Ran) -> int:
+    return sum(one.usage.cached_tokens for one in ran[1])
 
 
 class _Job:

@@ -34,7 +34,7 @@ class BenchOptions:
     depth: str | None = option(
         None,
         "Tokens that rows have behind them, separated by commas: of speed, which has"
-        " 0,1024,4096, native and server.",
+        " 0,1024,4096, native, server and prefix.",
     )
     flash_attention: FlashAttention = option(
         "auto", "llama.cpp's kernel of attention, of our side."

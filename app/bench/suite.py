@@ -10,7 +10,7 @@ from pathlib import Path
 from app.bench.estimates import memory, plan
 from app.bench.frame import BenchResult
 from app.bench.itself import adapters, churn, constrained, sampling, speculation, worker_overhead
-from app.bench.jobs import batch_job, prefix, reproducible, strategies
+from app.bench.jobs import batch_job, prefix, prefix_at_depths, reproducible, strategies
 from app.bench.options import BenchOptions
 from app.bench.others import genai, native, native_at_depths, server, server_at_depths
 from app.bench.tui import tui
@@ -43,7 +43,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "churn": Benchmark(churn),
     "server": Benchmark(server, "llamacpp", at_depths=server_at_depths),
     "genai": Benchmark(genai, "onnx"),
-    "prefix": Benchmark(prefix),
+    "prefix": Benchmark(prefix, at_depths=prefix_at_depths),
     "strategies": Benchmark(strategies),
     "reproducible": Benchmark(reproducible),
     "sampling": Benchmark(sampling),
