@@ -280,10 +280,10 @@ class KvCache:
             return 0
         length = common_prefix(mine, theirs)
         if self.capabilities.can_trim:
-            return self._cut(length)
-        if length >= shortest:
-            return length
-        return max((point for point in points if point <= length), default=0)
+            length = self._cut(length)
+        elif length < shortest:
+            length = max((point for point in points if point <= length), default=0)
+        return length if length >= least else 0
 
     def _cut(self, length: int) -> int:
         """How much can be reused of ``length`` tokens that two sequences begin with."""
