@@ -150,6 +150,15 @@ def test_a_checkpoint_serves_though_what_it_replaces_takes_its_room():
     assert [entry.whole for entry in scheduler.kv.pool.entries] == [True]
 
 
+def test_what_goes_on_longer_does_not_serve_from_an_earlier_checkpoint():
+    kv, cache = make(slots=2, can_trim=False)
+    kv.held[0], kv.held[1] = COMMON + words(1, 20), COMMON + words(1, 20) + words(2, 20)
+    cache.pool.put(Prefix(None, COMMON), b"0" * 8, whole=False)
+    cache._retained |= {slot: Prefix(None, kv.held[slot]) for slot in (0, 1)}
+    found = cache._find(Prefix(None, kv.held[1][:90] + words(4, 20)), {})
+    assert (found.length, found.slot) == (80, 0), "not the 60 that the other has"
+
+
 def test_a_checkpoint_that_is_taken_again_takes_no_more_room():
     pool = PrefixPool(100, can_trim=False)
     for data in (b"a" * 30, b"b" * 30):
