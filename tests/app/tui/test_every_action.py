@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.tui.widgets.compare_panes import ComparePane
 from rich.style import Style
 from textual.screen import Screen
 from textual.widget import Widget
@@ -22,6 +21,7 @@ from textual.widgets._footer import FooterKey
 from app.compare.answers import Contender, Side, SideState
 from app.tui.help import commands
 from app.tui.keys import TOGETHER, declared
+from app.tui.screens.compare import ComparePane
 from app.tui.screens.dialogs import KeyHints
 from app.tui.services import Start, open_services
 from app.tui.widgets.frame import ModeScreen
