@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +20,10 @@ from runtimes.models.memory import draft_settings, estimate
 from runtimes.models.registry import read_model
 from runtimes.request import Constraint, Request, SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
-from runtimes.worker.engine import WorkerEngine
 from tests.runtimes.engine.histories import held_by
 from tests.runtimes.engine.test_engine import chat
 from tests.runtimes.engine.test_propose import SCHEMA
 from tests.runtimes.ties import near_tie, near_ties
-from tests.support import until
 
 QUESTIONS = ("Tell a story about a fox.", "What is the sea?", "Count to ten.", "Who are you?")
 ANIMAL = {"type": "object", "properties": {"animal": {"type": "string", "maxLength": 20}}}
@@ -162,18 +158,6 @@ def test_who_cannot_verify_has_none(gguf, caplog):
         done = engine.submit(Request(chat(engine, "Make a record."), params)).result(120)
         assert done.timings.forced_tokens == 0
     assert "cannot verify guesses in reproducible steps" in caplog.text
-
-
-def test_a_worker_that_was_killed_has_it_again(gguf):
-    settings = RunnerSettings(slots=1, context=256, draft=gguf)
-    with WorkerEngine.load(gguf, settings, SchedulerSettings(speculation=True)) as engine:
-        assert engine.stats().draft == gguf.name
-        first = engine.pid
-        os.kill(first, signal.SIGKILL)
-        until(lambda: engine.pid != first)
-        done = engine.submit(Request(engine.encode("The sea"), SamplingParams(max_tokens=4)))
-        assert done.result(120).token_ids
-        assert until(lambda: engine.stats().draft) == gguf.name
 
 
 def test_a_draft_that_fails_is_left_out(gguf, caplog):

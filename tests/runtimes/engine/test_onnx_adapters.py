@@ -115,26 +115,6 @@ def test_rows_of_all_adapters_go_in_one_pass(folder, files, monkeypatch):
         assert min(others) > 3 * TOLERANCE
 
 
-def test_an_adapter_says_the_same_whatever_comes_and_goes(folder, files):
-    with opened(folder, 4) as runner:
-        plain, before = inputs(runner), logits(runner, 0, None)
-        load(runner, files, "a1")
-        alone = logits(runner, 1, "a1")
-        load(runner, files, "a0", "wide", "a2")  # one has more ranks, and other matrices
-        wide = logits(runner, 2, "wide")
-        assert np.abs(logits(runner, 1, "a1") - alone).max() < TOLERANCE
-        unload(runner, "a1", "a0")
-        assert np.abs(logits(runner, 2, "wide") - wide).max() < TOLERANCE
-        load(runner, files, "a1")
-        assert np.abs(logits(runner, 1, "a1") - alone).max() < TOLERANCE
-        assert np.abs(wide - logits(runner, 2, None)).max() > TOLERANCE
-        assert np.array_equal(logits(runner, 0, None), before)
-        assert inputs(runner) > plain
-        unload(runner, "wide", "a1", "a2")
-        assert inputs(runner) == plain
-        assert np.array_equal(logits(runner, 0, None), before)
-
-
 def changed(path: Path, out: Path, old: bytes, new: bytes) -> Path:
     data = path.read_bytes()
     assert old in data
