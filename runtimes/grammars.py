@@ -13,9 +13,10 @@ import contextlib
 import json
 import logging
 import os
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runtimes.checks import check_room, grammar_text, refused
@@ -38,6 +39,8 @@ MOST_CHARACTERS = {"choices": 2**20, "tools": 2**20}  # of its source
 MOST_OTHER_CHARACTERS = 2**18
 MOST_CHOICES = 2**14
 SCHEMA = Bounds(depth=64, values=50_000, characters=2**18)
+MOST_RULES = 2048  # of a grammar, or definitions and references of a schema
+MOST_CHAIN = 256  # of rules or definitions that need each other in a row
 
 # For one grammar: seconds of a processor, and by the clock, which a busy machine may take. A schema
 # of a thousand properties takes less than one.
@@ -225,15 +228,115 @@ def _answer(kind: Any, source: str) -> tuple[bool, str]:
 def _structure(constraint: Constraint) -> str | None:
     """Describe the part of a source whose size or shape is beyond the bounds; None where llguidance
     may look at it."""
-    if constraint.kind == "choices":
-        choices = json.loads(constraint.source)
+    kind, source = constraint.kind, constraint.source
+    if kind == "json_schema":
+        try:
+            schema = json.loads(source)
+        except ValueError:
+            return None  # is told better by who reads it for its meaning
+        if wrong := excess(schema, SCHEMA):
+            return f"it {wrong}"
+        return _too_many("definitions", _references(schema))
+    if kind == "choices":
+        choices = json.loads(source)
         if isinstance(choices, list) and len(choices) > MOST_CHOICES:
             return f"it has {len(choices):,} choices, above {MOST_CHOICES:,}"
-    elif constraint.kind == "json_schema":
-        with contextlib.suppress(ValueError):  # is told better by who reads it for its meaning
-            if wrong := excess(json.loads(constraint.source), SCHEMA):
-                return f"it {wrong}"
+    elif kind in ("grammar", "tools"):
+        text = source if kind == "grammar" else json.loads(source)["grammar"]
+        return _too_many("rules", _rules(text))
     return None
+
+
+def _too_many(what: str, needs: Mapping[str, set[str]]) -> str | None:
+    if len(needs) > MOST_RULES:
+        return f"it has {len(needs):,} {what}, above {MOST_RULES:,}"
+    longest = _longest_chain(needs)
+    if longest > MOST_CHAIN:
+        return f"{longest:,} of its {what} need each other in a row, above {MOST_CHAIN}"
+    return None
+
+
+def _longest_chain(needs: Mapping[str, set[str]]) -> int:
+    """The longest way from name to needed name that a walk finds which enters none twice."""
+    lengths: dict[str, int] = {}
+    for first in needs:
+        path = [] if first in lengths else [(first, iter(needs[first]))]
+        open_ones, longest = {first}, [1]  # those on the way, and below each
+        while path:
+            below = next(
+                (one for one in path[-1][1] if one in needs and one not in open_ones), None
+            )
+            if below is None:
+                name, _ = path.pop()
+                open_ones.discard(name)
+                lengths[name] = length = longest.pop()
+                if longest:
+                    longest[-1] = max(longest[-1], length + 1)
+            elif below in lengths:
+                longest[-1] = max(longest[-1], lengths[below] + 1)
+            else:
+                open_ones.add(below)
+                longest.append(1)
+                path.append((below, iter(needs[below])))
+    return max(lengths.values(), default=0)
+
+
+def _references(schema: Any) -> dict[str, set[str]]:
+    """Each place that a schema refers to, with the references within it."""
+    found: dict[str, set[str]] = {"#": _within(schema)}
+    waiting = [*found["#"]]
+    while waiting and len(found) <= MOST_RULES:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = _within(_at(schema, name))
+            waiting.extend(found[name])
+    return found
+
+
+def _within(schema: Any) -> set[str]:
+    """References of a schema, without those of definitions that it brings."""
+    found, waiting = set(), [schema]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            if isinstance(one.get("$ref"), str):
+                found.add(one["$ref"])
+            waiting.extend(v for key, v in one.items() if key not in ("$defs", "definitions"))
+        elif isinstance(one, list):
+            waiting.extend(one)
+    return found
+
+
+def _at(schema: Any, pointer: str) -> Any:
+    """Resolve a JSON pointer (RFC 6901); None where there is nothing, or elsewhere."""
+    head, *parts = pointer.split("/")
+    if head != "#":
+        return None
+    for part in parts:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, Mapping):
+            schema = schema.get(key)
+        elif isinstance(schema, list) and key.isascii() and key.isdigit():
+            schema = schema[int(key)] if int(key) < len(schema) else None
+        else:
+            return None
+    return schema
+
+
+_TEXTS = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|#[^\n]*')
+_RULE = re.compile(r"^[ \t]*[?!]?([A-Za-z_]\w*)[^:\n|]*:", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def _rules(grammar: str) -> dict[str, set[str]]:
+    """Rules and terminals of a grammar in Lark's form, with the names in each."""
+    text = _TEXTS.sub(" ", grammar)
+    starts = [*_RULE.finditer(text)]
+    ends = [one.start() for one in starts[1:]] + [len(text)]
+    return {
+        one[1]: set(_NAME.findall(text, one.end(), end))
+        for one, end in zip(starts, ends, strict=True)
+    }
 
 
 def _serve() -> None:

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from runtimes import grammars
 from runtimes.engine.engine import Engine
@@ -37,9 +39,14 @@ def chain_of_rules(length: int) -> str:
     return f'start: r0\n{rules}r{length}: "z"\n'
 
 
+MANY = range(3000)
+MANY_DEFINITIONS = json.dumps(
+    {"anyOf": [{"$ref": f"#/$defs/{n}"} for n in MANY], "$defs": {n: {} for n in MANY}}
+)
 HOSTILE = [
     ("regex", r"(.|\n)*" * 20_000, "3 s of a processor|longer than"),
-    ("json_schema", chain_of_definitions(3000), "the process that compiled it died"),
+    ("json_schema", chain_of_definitions(1000), "in a row, above 256"),
+    ("json_schema", MANY_DEFINITIONS, "definitions, above 2,048"),
     ("json_schema", '{"a":' * 900 + "1" + "}" * 900, "nested too deeply"),
     ("json_schema", "[" * 100_000, "nested too deeply"),
     ("json_schema", json.dumps({"enum": ["x" * 300_000]}), "characters, above 262,144"),
@@ -47,7 +54,8 @@ HOSTILE = [
     ("json_schema", '{"$ref": "#"}', "no text that it allows"),
     ("grammar", "start: start", "no text that it allows"),
     ("json_schema", json.dumps({"enum": [*range(60_000)]}), "above 262,144|50,000 values"),
-    ("grammar", chain_of_rules(10_000), "the process that compiled it died"),
+    ("grammar", chain_of_rules(3000), "3,002 rules, above 2,048"),
+    ("grammar", chain_of_rules(1000), "in a row, above 256"),
     ("grammar", "start: " + "(" * 5000 + '"a"' + ")" * 5000, "nested"),
     ("grammar", "\x00", "cannot be used"),
     ("regex", "(" * 3000 + "a" + ")" * 3000, "nested"),
@@ -66,9 +74,9 @@ def test_what_is_too_large_or_too_deep_is_refused(kind: Any, source: str, said: 
 @pytest.mark.parametrize(
     ("kind", "source"),
     [
-        ("json_schema", chain_of_definitions(1000)),
+        ("json_schema", chain_of_definitions(200)),
         ("json_schema", chain_of_definitions(200, levels=8)),
-        ("grammar", chain_of_rules(1000)),
+        ("grammar", chain_of_rules(240)),
         ("choices", json.dumps([f"product {number}" for number in range(10_000)])),
     ],
     ids=["definitions", "deep definitions", "rules", "choices"],
@@ -158,3 +166,18 @@ def test_what_is_kept_is_bounded() -> None:
     assert sum(len(one.source) for one in compilers._found) <= grammars._KEPT_CHARACTERS
     compilers._keep(large := Constraint("choices", json.dumps(["x" * 1_048_000])), "g" * 2000)
     assert large not in compilers._found
+
+
+@given(some.dictionaries(some.sampled_from("abcdef"), some.sets(some.sampled_from("abcdef"))))
+def test_the_longest_chain_of_names(needs: dict[str, set[str]]) -> None:
+    found = grammars._longest_chain(needs)
+
+    def longest(name: str, seen: frozenset[str]) -> int:
+        below = [one for one in needs[name] if one in needs and one not in seen]
+        return 1 + max((longest(one, seen | {one}) for one in below), default=0)
+
+    most = max((longest(name, frozenset({name})) for name in needs), default=0)
+    assert found <= most
+    acyclic = all(one < name for name in needs for one in needs[name])
+    if acyclic:
+        assert found == most
