@@ -41,7 +41,7 @@ class StateShape:
 
     @property
     def nbytes(self) -> int:
-        """Of a slot: floats, whatever the type of keys and values is."""
+        """Bytes of a slot: floats, whatever the type of keys and values is."""
         return 4 * self.layers * self.floats
 
 

@@ -38,7 +38,7 @@ class CacheTensor:
 
     @property
     def nbytes(self) -> int:
-        """Of one token."""
+        """Bytes of one token."""
         return int(self.kv_heads * self.head_dim * np.dtype(self.dtype).itemsize)
 
 

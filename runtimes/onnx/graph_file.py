@@ -31,7 +31,7 @@ _MOST_TEXT = 2**16  # bytes of a name
 
 @dataclass(slots=True)
 class _Budget:
-    """What may still be read of one file: far more than the largest graphs have."""
+    """Budget for parsing one file, far above the largest graphs."""
 
     fields: int = 2**20
     characters: int = 2**25
@@ -43,7 +43,7 @@ class _Budget:
             raise ValueError("it has too many parts")
 
 
-class Message:
+class ProtoMessage:
     """A message, and the budget of its file. By index: the values of each field, numbers or, where
     they have a length, bytes.
 
@@ -88,11 +88,11 @@ class Message:
     def __getitem__(self, number: int) -> list[Any]:
         return self._values[number]
 
-    def within(self, data: Any) -> "Message":
+    def within(self, data: Any) -> "ProtoMessage":
         """A value of this message, which is one itself."""
-        return Message(data, self._budget)
+        return ProtoMessage(data, self._budget)
 
-    def messages(self, number: int) -> list["Message"]:
+    def messages(self, number: int) -> list["ProtoMessage"]:
         """The values of a field that are messages."""
         return [self.within(value) for value in self[number]]
 
@@ -220,7 +220,7 @@ def genai_section(folder: Path, *names: str) -> dict[str, Any]:
 
 
 def decoder_of(folder: Path) -> dict[str, Any]:
-    """Its part that describes the graph. Raises ModelError."""
+    """The decoder's part of that file. Raises ModelError."""
     decoder, where = genai_section(folder, "model", "decoder"), folder / GENAI_CONFIG
     if "filename" not in decoder:
         raise ModelError(f"{where} lacks 'filename': build the model again")
@@ -248,19 +248,19 @@ def _read(path: Path, _changed: int, _size: int) -> OnnxGraph:
 
 
 @contextmanager
-def parsed(path: Path) -> Iterator[Message]:
+def parsed(path: Path) -> Iterator[ProtoMessage]:
     """The message that a graph file is. What is wrong with it is a ModelError, also within."""
     try:
         with open_regular(path) as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if len(data) > MOST_BYTES:
             raise ValueError(f"it has {len(data):,} bytes, and a graph at most {MOST_BYTES:,}")
-        yield Message(data, _Budget())
+        yield ProtoMessage(data, _Budget())
     except (OSError, ValueError, IndexError) as error:
         raise ModelError(f"{path} is not an ONNX graph: {error or 'it ends too early'}") from error
 
 
-def _describe(graph: Message) -> OnnxGraph:
+def _describe(graph: ProtoMessage) -> OnnxGraph:
     if len(graph[1]) + len(graph[5]) > _MOST_PARTS:
         raise ValueError("it has too many parts")
     nodes = tuple(map(_node, graph.messages(1)))
@@ -275,12 +275,12 @@ def _describe(graph: Message) -> OnnxGraph:
     )
 
 
-def _node(node: Message) -> Node:
+def _node(node: ProtoMessage) -> Node:
     numbers = {one.text(1): one.number(3) for one in node.messages(5) if one[3]}
     return Node(node.text(3), node.text(4), node.texts(1), node.texts(2), numbers)
 
 
-def _initializer(tensor: Message) -> Initializer:
+def _initializer(tensor: ProtoMessage) -> Initializer:
     shape = tensor.numbers(1)
     if len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"a constant has {len(shape):,} dimensions")

@@ -22,9 +22,9 @@ from runtimes.models.gguf import GgufHeader, TensorInfo, read_header
 from runtimes.models.modelfile import ModelFile
 from runtimes.onnx.graph_file import (
     FLOATS,
-    Message,
     Node,
     OnnxGraph,
+    ProtoMessage,
     encode,
     integer,
     node,
@@ -108,7 +108,7 @@ def adapted_graph(path: Path, wanted: Sequence[Product]) -> bytes:
         )
 
 
-def _graph(graph: Message, wanted: Sequence[Product]) -> bytes:
+def _graph(graph: ProtoMessage, wanted: Sequence[Product]) -> bytes:
     by_output = {product.output: product for product in wanted}
     found = bytearray()
     for number, value, raw in graph.items():
@@ -130,7 +130,7 @@ def _graph(graph: Message, wanted: Sequence[Product]) -> bytes:
     return bytes(found)
 
 
-def _renamed(node: Message) -> bytes:
+def _renamed(node: ProtoMessage) -> bytes:
     """The product's node; what it was the name of is now the sum."""
     return b"".join(
         encode(2, _base(node.as_text(value))) if number == 2 else bytes(raw)

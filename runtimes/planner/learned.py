@@ -156,8 +156,8 @@ def best_change(
             own.setdefault(work.rows, []).extend(work.tps)
 
     def speeds(one: Setup, rows: int) -> tuple[float, float, float]:
-        """Of real runs; by trials, times the part of it that runs with about as many rows had; by
-        trials alone. 0 where none tells."""
+        """Tokens a second in real runs; by trials, times the part of it that runs with about as
+        many rows had; by trials alone. 0 where none tells."""
         own = {n: statistics.median(tps) for n, tps in runs.get(one.kind, {}).items()}
         if one.figures is None:
             return own.get(rows, 0.0), 0.0, 0.0

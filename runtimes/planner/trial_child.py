@@ -111,7 +111,7 @@ class _Bench:
 
     @cached_property
     def _start_tps(self) -> float:
-        """Of a prompt in an empty cache."""
+        """Tokens a second of a prompt in an empty cache."""
         self._empty()
         return TRIAL_PROMPT / prefill(self._runner, 0, TRIAL_PROMPT)
 
