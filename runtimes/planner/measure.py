@@ -6,10 +6,9 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from runtimes.engine.engine import Engine
 from runtimes.engine.metrics import EngineStats
@@ -135,13 +134,15 @@ def measure_depths(
                 if not figures.prefill_samples:
                     prompt, turn = min(work.prompt_tokens, room), min(TURN_TOKENS, room)
                     # First, since what a long prompt leaves in the slot would be kept elsewhere.
-                    figures.turn_samples = _samples(repeats, prefill_tps, engine, turn, 1, past)
-                    figures.prefill_samples = _samples(
-                        repeats, prefill_tps, engine, prompt, 1, past
+                    figures.turn_samples = tuple(
+                        prefill_tps(engine, turn, 1, past) for _ in range(repeats)
+                    )
+                    figures.prefill_samples = tuple(
+                        prefill_tps(engine, prompt, 1, past) for _ in range(repeats)
                     )
                     figures.load_s = load_s
-                figures.decode_samples[rows] = _samples(
-                    repeats, decode_tps, engine, rows, steps, past
+                figures.decode_samples[rows] = tuple(
+                    decode_tps(engine, rows, steps, past) for _ in range(repeats)
                 )
                 if batch_prefill:  # once: it is as long as that many prompts one after another
                     each = work.shortened(min(work.prompt_tokens, room), figures.prefill_tps, rows)
@@ -149,10 +150,6 @@ def measure_depths(
                     figures.batch_prefill[rows] = several or figures.prefill_samples[-1]
                 figures.used.append((before, cpu_use()))
     return found
-
-
-def _samples(repeats: int, measure: Callable[..., float], *work: Any) -> tuple[float, ...]:
-    return tuple(measure(*work) for _ in range(repeats))
 
 
 def random_tokens(vocabulary: int, rows: int, tokens: int) -> list[list[int]]:
