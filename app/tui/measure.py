@@ -168,7 +168,7 @@ class RecordedHost(EngineHost):
     def __init__(self, engine: RecordedEngine) -> None:
         super().__init__()
         self._recorded = engine
-        self.label, self.details = "recorded", f"{engine.rate:g} tok/s"
+        self._label, self.details = "recorded", f"{engine.rate:g} tok/s"
 
     def load(self, model: str, options: Any = None, settings: Any = None) -> Any:
         """There is nothing to load."""
