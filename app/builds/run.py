@@ -1,5 +1,5 @@
-"""A run of `quantize`: its process, and its state by the events that it writes (docs/quantize.md
-lists them)."""
+"""A run of `quantize`: its settings, checked and written as the command that does it; its process,
+and its state by the events that it writes (docs/quantize.md lists them)."""
 
 import itertools
 import json

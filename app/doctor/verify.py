@@ -1,5 +1,6 @@
 """`ingot doctor --verify`: what works on this machine, proved by running it. One verification is
-the checks in their order, within a time budget."""
+the checks in their order, within a time budget; its report is lines in a terminal, and one JSON and
+one Markdown file to send, without what says who or where the user is."""
 
 import contextlib
 import getpass

@@ -1,4 +1,5 @@
-"""The monitor: panels of the machine and the engine, drawn from samples, and the log of events."""
+"""The monitor: panels of the machine and the engine, drawn from samples, and the log of events; and
+the panel of the last sweep, speed by the number of rows, for each file."""
 
 import asyncio
 import logging

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 from app.builds.prospects import bare_prospects, foresee, prospects
 from app.builds.run import Settings, offered
 from quantize.build.preflight import known_sizes, memory_parts, space_parts
-from quantize.build.workspace import Workspace
 from quantize.errors import SourceError
 from quantize.manifest import load_manifest, write_manifest
 from quantize.options import Options, SourceOptions
@@ -85,16 +83,6 @@ def test_a_run_needs_what_the_command_will_check(
     assert (there.there, there.disk) == (("q8_0", "q4_k_m"), 0)
     assert "there already: q8_0, q4_k_m" in "\n".join(there.lines())
     assert foresee(replace(built, fresh=True)).disk > 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a lock")
-def test_a_run_that_is_at_work_there_is_told(pebble: Path, tmp_path: Path) -> None:
-    settings = Settings(str(pebble), ("q8_0",), out=str(tmp_path / "new"))
-    with Workspace(tmp_path / "new"):
-        found = foresee(settings)
-    ((field, said),) = found.wrong
-    assert (found.builder, field) == (os.getpid(), "out")
-    assert f"process {os.getpid()} builds into" in said
 
 
 @pytest.fixture

@@ -245,7 +245,8 @@ async def places(
         await pilot.pause()  # a focus that has come meanwhile would turn back to its page
         if page == "result":
             result = read_result(built)
-            first = replace(result.rows[0], types=TYPES)
+            first = result.rows[0]
+            first = replace(first, entry=replace(first.entry, allocation=TYPES))
             quantize.query_one(QuantizeResult).show(replace(result, rows=(first, *result.rows[1:])))
         quantize._turn_to(page)
         await wait_until(lambda: quantize.query_one(TabbedContent).active == page)  # noqa: B023
