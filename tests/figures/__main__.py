@@ -31,7 +31,7 @@ from quantize.disk import write_atomically
 from runtimes.machine.hardware import detect, memory_bandwidth
 from runtimes.machine.installed import versions
 from tests.figures.sections import QUICK, SECTIONS, Section, libraries, tools
-from tests.figures.tables import Peer, Table, fill, markers, slower
+from tests.figures.tables import Peer, Table, fill, markers, slower, unequal
 
 ROOT = Path(__file__).parents[2]
 DOCS = ("README.md", "docs/performance.md")
@@ -276,6 +276,7 @@ def main() -> int:
     parser.add_argument("--pebble", help="the folder of Pebble's files, which is built without")
     parser.add_argument("--render", action="store_true", help="run nothing")
     parser.add_argument("--list", action="store_true", help="say what would run, and for how long")
+    parser.add_argument("--compare", type=Path, help="an earlier figures.jsonl: what has changed")
     parser.add_argument("--data", type=Path, default=ROOT / DATA)
     parser.add_argument("--docs", type=Path, default=ROOT, help="the folder of README.md and docs")
     given = parser.parse_args()
@@ -298,7 +299,13 @@ def main() -> int:
             say(f"{name}: nothing was measured, the old text stays")
     for name, why in failed.items():
         say(f"{name}: FAILED, the old text stays: {why}")
-    return 1 if failed else 0
+    changed = []
+    if given.compare:
+        old, new = (tables(one, every)[0] for one in (load(given.compare), whole))
+        changed = unequal(old, new)
+        count = sum(len(new[name].values()) for name in old.keys() & new.keys())
+        say("\n".join([f"{len(changed)} of {count} figures differ by more than scatter", *changed]))
+    return 1 if failed or changed else 0
 
 
 def run_all(

@@ -54,21 +54,32 @@ class Table:
     rows: Sequence[Sequence[str | Value]]
     notes: Sequence[str] = ()
 
-    def values(self) -> list[Value]:
-        """All figures."""
-        return [cell for row in self.rows for cell in row if isinstance(cell, Value)]
+    def values(self) -> dict[str, Value]:
+        """Each figure by what it is of: the row's words and the column."""
+        found = {}
+        for row in self.rows:
+            said = ", ".join(cell for cell in row if isinstance(cell, str) and cell)
+            for column, cell in zip(self.head, row, strict=True):
+                if isinstance(cell, Value):
+                    found[f"{said}: {column}"] = cell
+        return found
 
     def scatter(self, share: bool) -> float | None:
         """How far a figure of a repeated run may be off: of all cells together, None where no
         figure was taken twice."""
         squares, freedom = 0.0, 0
-        for one in self.values():
+        for one in self.values().values():
             if one.share == share and len(one.spread) > 1:
                 mean = statistics.fmean(one.spread)
                 scale = 1.0 if share else mean
                 squares += sum(((sample - mean) / scale) ** 2 for sample in one.spread)
                 freedom += len(one.spread) - 1
         return _SIGMAS * math.sqrt(squares / freedom) if freedom else None
+
+    def allowed(self, value: Value) -> float | None:
+        """How far this figure may be off."""
+        usual = self.scatter(value.share)
+        return None if usual is None else max(usual, value.off())
 
     def lines(self) -> Iterator[str]:
         """Markdown."""
@@ -167,3 +178,19 @@ def fill(paths: Iterable[Path], blocks: Mapping[str, str]) -> list[Path]:
             path.write_text(after, encoding="utf-8")
             changed.append(path)
     return changed
+
+
+def unequal(old: Mapping[str, Table], new: Mapping[str, Table]) -> list[str]:
+    """Figures of both that lie further apart than their scatter, in words."""
+    said = []
+    for name in old.keys() & new.keys():
+        before, after = old[name].values(), new[name].values()
+        for what in sorted(before.keys() & after.keys()):
+            one, other = before[what], after[what]
+            bounds = [old[name].allowed(one), new[name].allowed(other)]
+            allowed = max((bound for bound in bounds if bound is not None), default=0.0)
+            apart = abs(other.median - one.median)
+            scale = 1.0 if one.share else max(abs(one.median), 1e-12)
+            if str(one) != str(other) and apart / scale > allowed:
+                said.append(f"{name}, {what}: {one} and {other}, scatter ±{allowed:.1%}")
+    return sorted(said)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.figures.__main__ import DATA, DOCS, ROOT, blocks, load
 from tests.figures.sections import SECTIONS
-from tests.figures.tables import Peer, Table, Value, fill, markers, slower
+from tests.figures.tables import Peer, Table, Value, fill, markers, slower, unequal
 
 DOC = """# Title
 <!-- figures: slower -->
@@ -71,15 +71,20 @@ def test_a_run_is_kept_and_its_json_alone_is_shown(tmp_path, pebble_built) -> No
     assert readme.read_text(encoding="utf-8") == before
 
 
-def test_scatter_is_told() -> None:
-    def text(*samples: tuple[float, ...]) -> str:
-        rows = [[f"w{i}", Value(s)] for i, s in enumerate(samples)]
-        return "\n".join(Table(["work", "tok/s"], rows).lines())
+def test_scatter_decides_what_is_equal() -> None:
+    def table(*samples: tuple[float, ...]) -> Table:
+        return Table(["work", "tok/s"], [[f"w{i}", Value(s)] for i, s in enumerate(samples)])
 
-    twice = text((100.0, 104.0, 96.0), (50.0, 51.0, 49.0))
-    assert "| w0 | 100 |" in twice
-    assert "Scatter: ±6%" in twice
-    assert "nothing ran twice" in text((7.0,))
+    old = {"speed": table((100.0, 104.0, 96.0), (50.0, 51.0, 49.0))}
+    assert unequal(old, {"speed": table((103.0, 104.0, 99.0), (50.5, 50.0, 51.0))}) == []
+    said = unequal(old, {"speed": table((130.0, 131.0, 129.0), (50.0, 51.0, 49.0))})
+    assert len(said) == 1
+    assert said[0].startswith("speed, w0: tok/s")
+    text = "\n".join(old["speed"].lines())
+    assert "| w0 | 100 |" in text
+    assert "Scatter: ±6%" in text
+    once = "\n".join(table((7.0,)).lines())
+    assert "nothing ran twice" in once
 
 
 def test_what_is_slower_comes_first() -> None:
