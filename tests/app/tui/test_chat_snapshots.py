@@ -28,7 +28,7 @@ MODEL = "pebble · q8_0"
 
 def made(home: Any) -> IngotApp:
     host = RecordedHost(RecordedEngine([], 1))
-    host.label, host.details = MODEL, "llamacpp · 2 threads"
+    host._label, host.details = MODEL, "llamacpp · 2 threads"
     return IngotApp(Services(Config(), ChatStore.open(), host, Monitor(host), Start("recorded")))
 
 
