@@ -42,7 +42,7 @@ EVERY = ("f2", "f5", "f1")
 @pytest.fixture
 def app(home: Path) -> IngotApp:
     host = RecordedHost(RecordedEngine([], 1))
-    host.label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
+    host._label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
     store = ChatStore.open()
     chat = store.new_chat().id
     add_turn(store, chat, None, "Tell me of a *boat*.", ANSWER)
