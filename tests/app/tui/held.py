@@ -76,7 +76,7 @@ def recorded(home: Path, pieces: Sequence[str] = ()) -> tuple[IngotApp, GatedEng
     """An app without a real model, which answers with ``pieces``."""
     engine = GatedEngine(pieces)
     host = RecordedHost(engine)
-    host.label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
+    host._label, host.details = "pebble · q8_0", "llamacpp · 2 threads"
     services = Services(Config(), ChatStore.open(), host, Monitor(host), Start("recorded"))
     return IngotApp(services), engine
 
