@@ -75,8 +75,8 @@ FAULTS = [
     Fault("runtimes/engine/kv_cache.py", "held.adapter != wanted.adapter or", "False or"),
     Fault(
         "runtimes/engine/kv_cache.py",
-        "if length >= shortest",
-        "if length + 1 >= shortest",
+        "elif length < shortest",
+        "elif length <= shortest",
     ),
     Fault(
         "runtimes/engine/kv_cache.py",

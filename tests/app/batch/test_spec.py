@@ -14,7 +14,7 @@ from app.cli.batch_arguments import arguments_of, batch_spec
 
 USUAL = BatchSpec("in", "out")
 OTHER = {int: 9, float: 0.1234567, str: "- two\n'quoted' = so", Path: Path("a b")}
-CHECKED = {"kv_type": "q8_0:q4_0"}  # texts that may not be any
+CHECKED = {"kv_type": "q8_0:q4_0", "rope": "yarn:2.5"}  # texts that may not be any
 
 
 def other(kind: Any, usual: object) -> Any:
