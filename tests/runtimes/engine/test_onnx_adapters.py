@@ -135,6 +135,14 @@ def test_an_adapter_says_the_same_whatever_comes_and_goes(folder, files):
         assert np.array_equal(logits(runner, 0, None), before)
 
 
+def test_slots_keep_what_they_hold_when_the_graph_is_opened_anew(folder, files):
+    with opened(folder, 4) as runner:
+        expected = logits(runner, 0, None)[1]
+        prefilled(runner, 0, None)
+        load(runner, files, "a0")
+        assert np.array_equal(decoded(runner, {0: None})[0], expected)
+
+
 def changed(path: Path, out: Path, old: bytes, new: bytes) -> Path:
     data = path.read_bytes()
     assert old in data
