@@ -202,7 +202,7 @@ def is_settled(rounds: Sequence[Round], ranked: Sequence[Contender], task: PlanT
 
 
 def scores(contender: Contender, rounds: Sequence[Round], task: PlanTask) -> list[float]:
-    """``score`` of a contender in each round that it is in."""
+    """The score in each round; see ``candidates.score``."""
     samples = [one[contender] for one in rounds if contender in one]
     rows = contender[1]
     return [score(Figures(one.prefill_tps, {rows: one.decode_tps}), task) for one in samples]

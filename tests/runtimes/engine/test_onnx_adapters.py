@@ -135,14 +135,6 @@ def test_an_adapter_says_the_same_whatever_comes_and_goes(folder, files):
         assert np.array_equal(logits(runner, 0, None), before)
 
 
-def test_slots_keep_what_they_hold_when_the_graph_is_opened_anew(folder, files):
-    with opened(folder, 4) as runner:
-        expected = logits(runner, 0, None)[1]
-        prefilled(runner, 0, None)
-        load(runner, files, "a0")
-        assert np.array_equal(decoded(runner, {0: None})[0], expected)
-
-
 def changed(path: Path, out: Path, old: bytes, new: bytes) -> Path:
     data = path.read_bytes()
     assert old in data
@@ -180,6 +172,21 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(folder, files, gguf, t
             with pytest.raises(ModelError, match=said):
                 runner.adapters.load("bad", path)
         assert runner.adapters.names == frozenset()
+        assert inputs(runner) == plain
+        assert np.array_equal(logits(runner, 0, None), before)
+
+
+def test_slots_and_adapters_stay_as_they_are_whatever_comes_and_goes(folder, files):
+    with opened(folder, 4) as runner:
+        plain, before = inputs(runner), logits(runner, 0, None)
+        load(runner, files, "a1")
+        alone = logits(runner, 1, "a1")
+        prefilled(runner, 0, None)
+        load(runner, files, "a0", "wide")  # one has more ranks, and other matrices
+        assert np.array_equal(decoded(runner, {0: None})[0], before[1])
+        unload(runner, "a0")
+        assert np.abs(logits(runner, 1, "a1") - alone).max() < TOLERANCE
+        unload(runner, "wide", "a1")
         assert inputs(runner) == plain
         assert np.array_equal(logits(runner, 0, None), before)
 
