@@ -259,7 +259,7 @@ class Ballot:
 def _read(path: Path) -> dict[str, Vote]:
     found: dict[str, Vote] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return found
     for line in lines:

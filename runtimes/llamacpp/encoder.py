@@ -50,7 +50,9 @@ class _States:
         self._batch = NativeBatch(step)
 
     def compute(self, tokens: Sequence[int], start: int = 0) -> None:
-        """Put tokens in behind ``start`` others, of which encoders keep none."""
+        """Put tokens in behind ``start`` others; without any, forget what is there."""
+        if not start:  # also of an encoder, for which llama.cpp may have a cache all the same
+            self._lib.llama_memory_clear(self._lib.llama_get_memory(self.context), False)
         self._batch.fill((StepRow(0, start, tokens, len(tokens)),))
         if self._lib.llama_decode(self.context, self._batch.native) != 0:
             raise ModelError(f"llama.cpp failed to embed: {recent_errors()}")
@@ -80,7 +82,6 @@ class Embedder(_States):
 
         Raises ModelError.
         """
-        self._lib.llama_memory_clear(self._lib.llama_get_memory(self.context), False)
         total = np.zeros(self._width, np.float64)
         for start in range(0, len(tokens), SCORED_CHUNK):
             part = tokens[start : start + SCORED_CHUNK]

@@ -104,7 +104,8 @@ def peek(start: bytes, path: Path, nbytes: int) -> ModelFile:
     header = read_start(start, str(path))
     arch = header.text("general.architecture")
     needed = [f"{arch}.{key}" for key in ("block_count", "embedding_length", "context_length")]
-    if missing := [key for key in needed if key not in header.metadata]:
+    needed = needed if arch else ["general.architecture"]
+    if missing := [key for key in needed if header.metadata.get(key) in (None, "")]:
         raise ModelError(
             f"{path}: its first {len(start):,} bytes do not tell {visible(missing[0])}"
         )

@@ -103,13 +103,17 @@ class Child(subprocess.Popen[bytes]):
         **more: Any,
     ) -> None:
         ends = os.pipe() if sys.platform == "linux" and not outlives else ()
-        weakref.finalize(self, _close, ends)
-        super().__init__(
-            python(*arguments),
-            env=child_environment(environment),
-            pass_fds=(*pass_fds, *ends[:1]),
-            **more,
-        )
+        close = weakref.finalize(self, _close, ends)
+        try:
+            super().__init__(
+                python(*arguments),
+                env=child_environment(environment),
+                pass_fds=(*pass_fds, *ends[:1]),
+                **more,
+            )
+        except BaseException:  # whose traceback may hold this for long
+            close()
+            raise
         if ends:
             _tie(self.pid, ends[0])
 

@@ -86,10 +86,10 @@ def weight_bytes(graph: OnnxGraph) -> int:
             for position, name in enumerate(names[1:], 1):
                 sums = (node.kind, position) == ("MatMulNBits", 2)
                 packed[name] = max(packed[name], 2 if sums else 1)
-    total = 0
+    total, wide = 0, set(widened.values())
     for name, tensor in graph.initializers.items():
         nbytes = tensor.nbytes * (packed[name] + (name in folded) or 1)
-        if name in widened.values():  # in twice the bytes, and the copy itself
+        if name in wide:  # in twice the bytes, and the copy itself
             nbytes = 2 * (nbytes + tensor.nbytes)
         total += nbytes
     return total

@@ -201,11 +201,12 @@ class OnnxRunner:
                 self.kv.trim(0, 0)
             return min(taken)
 
-        lead = fastest(wide, 1) - fastest(self._steps, 1)  # seconds, of the narrow graph at one
+        # Seconds of the narrow graph at one; none where the wide one is faster there too.
+        lead = max(0.0, fastest(wide, 1) - fastest(self._steps, 1))
         gain = fastest(self._steps, many) - fastest(wide, many)  # of the wide graph at many
         if gain <= 0:
             return 2 * _MANY
-        return 2 + max(0, int((many - 1) * lead / (lead + gain)))
+        return 2 + int((many - 1) * lead / (lead + gain))
 
     def _alone_differs(self) -> bool:
         """Whether a row's logits depend on having a companion at all.

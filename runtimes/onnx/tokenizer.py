@@ -57,7 +57,9 @@ class OnnxTokenizer:
         self.bos_token = _token_text(texts.get("bos_token"))
         self.eos_token = _token_text(texts.get("eos_token"))
         self.token_bytes = cache(self._piece)
-        self._lock = threading.Lock()  # of the tokenizer's encode_special_tokens
+        self._mode = threading.Condition()  # guards encode_special_tokens of the tokenizer
+        self._as_text = self._tokenizer.encode_special_tokens
+        self._encoding = 0  # texts in that mode: a short one does not wait for a long one
 
     @cached_property
     def infill(self) -> tuple[int, int, int] | None:
@@ -74,16 +76,23 @@ class OnnxTokenizer:
     ) -> list[int]:
         """Ids of ``text``. A lone surrogate becomes a question mark."""
         clean = text.encode("utf-8", errors="replace").decode("utf-8")
-        with self._lock:
-            self._tokenizer.encode_special_tokens = not parse_special
-            try:
-                # Of a batch, since that lets other threads of Python run meanwhile.
-                [found] = self._tokenizer.encode_batch_fast([clean], add_special_tokens=add_special)
-            except BaseException as error:
-                if not _is_failure(error):
-                    raise
-                said = f"the model's tokenizer cannot encode the text: {error}"
-                raise ModelError(said) from error
+        own, as_text = self._tokenizer, not parse_special
+        with self._mode:
+            self._mode.wait_for(lambda: not self._encoding or self._as_text == as_text)
+            if self._as_text != as_text:
+                self._as_text = own.encode_special_tokens = as_text
+            self._encoding += 1
+        try:
+            # Of a batch, since that lets other threads of Python run meanwhile.
+            [found] = own.encode_batch_fast([clean], add_special_tokens=add_special)
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
+            raise ModelError(f"the model's tokenizer cannot encode the text: {error}") from error
+        finally:
+            with self._mode:
+                self._encoding -= 1
+                self._mode.notify_all()
         return list(found.ids)
 
     def _piece(self, token: int) -> bytes:

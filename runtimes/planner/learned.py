@@ -92,6 +92,7 @@ def past_works(models: Iterable[ModelFile]) -> list[PastWork]:
             if entry["machine"] == machines.get(entry["file"]):
                 values = {name: entry[name] for name in ("file", "setting", "rows", "tps")}
                 work = PastWork(**values, shape=RowShape(**entry["shape"]))
+                hash((*work.setting,))  # a key of ``best_change``
                 sizes = (*work.tps, work.shape.prompt, work.shape.answer, work.rows)
                 if work.tps and 0 < min(sizes) <= max(sizes) < _MOST:
                     found.append(work)

@@ -23,8 +23,11 @@ class CountingGenerator(CodeGenerator):
 
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
         """Find what may be repeated."""
-        bodies: list[list[nodes.Node]] = [one.body for one in node.find_all(_REPEATED)]  # type: ignore[attr-defined]
-        self._repeated = {id(body): sum(_characters(one) for one in body) for body in bodies}
+        parts: dict[int, list[nodes.Node]] = {
+            id(one.body): [*one.body, *getattr(one, "defaults", ())]  # type: ignore[attr-defined]
+            for one in node.find_all(_REPEATED)
+        }
+        self._repeated = {body: sum(_characters(one) for one in parts[body]) for body in parts}
         super().visit_Template(node, frame)
 
     def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
@@ -103,11 +106,10 @@ class CountingGenerator(CodeGenerator):
 
 
 def _characters(node: nodes.Node) -> int:
-    """Count the text and the lists of a node, without those of loops and macros, which count by
+    """Count the text and the lists of a node, without those within loops and macros, which count by
     themselves."""
     if isinstance(node, nodes.TemplateData):
         return len(node.data)
-    if isinstance(node, _REPEATED):
-        return 0
     own = _ELEMENT * len(node.items) if isinstance(node, _LISTS) else 0
-    return own + sum(map(_characters, node.iter_child_nodes()))
+    elsewhere = ("body", "defaults") if isinstance(node, _REPEATED) else ()
+    return own + sum(map(_characters, node.iter_child_nodes(elsewhere)))

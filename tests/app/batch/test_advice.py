@@ -166,5 +166,6 @@ def test_no_advice_beyond_the_memory_or_from_damage(models: list[ModelFile], hom
     kept = json.loads(path.read_text())
     (one, *_) = kept.values()
     damaged = [{**one, "tps": "x"}, {**one, "rows": -1}, {**one, "shape": 3}, 7, {}]
+    damaged += [{**one, "setting": 7}, {**one, "setting": [[1]]}]
     path.write_text(json.dumps({str(i): entry for i, entry in enumerate(damaged)}))
     assert past_works(models) == []

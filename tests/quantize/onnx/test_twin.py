@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +96,33 @@ def test_each_pass_runs_on_its_graph_over_one_cache(built: Path, pebble: Path, t
     assert np.array_equal(twin.execute(plain), wide.execute(plain))
     for runner in (narrow, wide, twin):
         runner.close()
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "least"),
+    [
+        ({1: 1, 16: 16}, {1: 2, 16: 8}, 3),
+        ({1: 1, 16: 16}, {1: 20, 16: 15}, 16),
+        ({1: 6, 16: 16}, {1: 1, 16: 14}, 2),  # faster from the first token on
+        ({1: 1, 16: 16}, {1: 2, 16: 16}, 32),
+    ],
+)
+def test_the_wide_graph_begins_where_it_is_faster(
+    narrow: dict[int, int], wide: dict[int, int], least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def steps(seconds: dict[int, int]) -> SimpleNamespace:
+        def prefill(row: StepRow) -> None:
+            now[0] += seconds[len(row.tokens)]
+
+        return SimpleNamespace(prefill=prefill)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    kv = SimpleNamespace(context=64, trim=lambda *_: None)
+    runner: Any = SimpleNamespace(_steps=steps(narrow), kv=kv)
+    wider: Any = steps(wide)
+    assert OnnxRunner._crossing(runner, wider) == least
 
 
 def test_reproducible_rows_do_not_depend_on_companions(built: Path):

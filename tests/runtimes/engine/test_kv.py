@@ -331,6 +331,17 @@ def test_shifting(runner, close):
     assert close(step(runner, (2, 60, PROMPT[60:])), expected)
 
 
+def test_graphs_are_reused_from_step_to_step(runner):
+    step(runner, (0, 0, PROMPT[:20]), (1, 0, PROMPT[:20]))
+    before = runner.graphs_reused
+    for i in range(20, 40):
+        step(runner, (0, i, [5]), (1, i, [5]))
+    if runner.capabilities.runtime == "onnx":
+        assert before is None
+    else:
+        assert runner.graphs_reused - before >= 18
+
+
 @pytest.mark.parametrize("recipe", ["q8_0", "onnx-int8"])
 def test_steps_keep_no_memory(pebble_built: Path, recipe: str):
     """After a warm-up, 200 decode steps, 20 prefills and 10 copies, saves and loads.

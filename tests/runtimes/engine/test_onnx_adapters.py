@@ -156,6 +156,21 @@ def test_what_does_not_fit_is_refused_and_nothing_is_lost(folder, files, gguf, t
         assert np.array_equal(logits(runner, 0, None), before)
 
 
+def test_slots_and_adapters_stay_as_they_are_whatever_comes_and_goes(folder, files):
+    with opened(folder, 4) as runner:
+        plain, before = inputs(runner), logits(runner, 0, None)
+        load(runner, files, "a1")
+        alone = logits(runner, 1, "a1")
+        prefilled(runner, 0, None)
+        load(runner, files, "a0", "wide")  # one has more ranks, and other matrices
+        assert np.array_equal(decoded(runner, {0: None})[0], before[1])
+        unload(runner, "a0")
+        assert np.abs(logits(runner, 1, "a1") - alone).max() < TOLERANCE
+        unload(runner, "wide", "a1")
+        assert inputs(runner) == plain
+        assert np.array_equal(logits(runner, 0, None), before)
+
+
 def test_without_its_weights_the_graph_is_not_opened_anew(folder, files, tmp_path):
     """The one that was open is tried again, and says what is wrong."""
     copy = tmp_path / folder.name

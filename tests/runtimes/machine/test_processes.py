@@ -147,6 +147,14 @@ def test_a_stopped_child_ends_with_its_parent_unless_it_is_to_outlive_it(outlive
         os.close(left)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a matter of Linux")
+def test_a_child_that_cannot_be_started_leaves_nothing_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError) as caught:
+        Child("-c", "", cwd=tmp_path / "none")
+    assert os.listdir("/proc/self/fd") == before, caught  # while its error is there
+
+
 def test_python_is_started_in_one_place() -> None:
     found = [f"{path}: {what}" for path, what in _starts() if path != HOME]
     assert [line for line in found if "sys.executable" in line] == []

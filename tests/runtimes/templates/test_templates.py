@@ -14,6 +14,8 @@ from app.openai.tool_forms import form_of
 from app.openai.validation import InputError
 from runtimes.chat import render_chat
 from runtimes.errors import RequestError
+from runtimes.templates.budget import MOST_MADE, Budget, within
+from runtimes.templates.sandbox import Sandbox
 from tests.conftest import ROOT
 from tests.runtimes.templates.hostile import HOSTILE
 from tests.runtimes.templates.usual import CONVERSATION, TOOLS, USUAL
@@ -35,6 +37,28 @@ def test_no_template_takes_all_time_or_memory() -> None:
         assert most_mb < MOST_MB, (HOSTILE[number][:200], most_mb)
         assert len(came) < 400
     assert "Traceback" not in done.stderr
+
+
+_OFTEN, _END = "{% for a in range(50) %}", "{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        _OFTEN + "{% set x = LIST %}" + _END,
+        _OFTEN + "{% for b in [LIST] %}{% endfor %}" + _END,
+        _OFTEN + "{% for b in [] %}{% else %}{% set x = LIST %}{% endfor %}" + _END,
+        "{% macro m(b=LIST) %}{% endmacro %}" + _OFTEN + "{{ m() }}" + _END,
+        "{% macro m(b) %}{{ caller() }}{% endmacro %}"
+        + _OFTEN
+        + "{% call m(LIST) %}{% endcall %}"
+        + _END,
+    ],
+)
+def test_a_list_counts_whenever_it_is_made(template: str) -> None:
+    with within(Budget()) as budget:
+        Sandbox().from_string(template.replace("LIST", f"[{'1,' * 10_000}]")).render()
+    assert MOST_MADE - budget.room > 50 * 2 * 10_000
 
 
 @pytest.mark.parametrize("name", USUAL)
