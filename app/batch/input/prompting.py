@@ -274,7 +274,11 @@ class RowTemplate:
         """The template in a UTF-8 file. Raises RequestError."""
         try:
             return cls(named_text(path, "utf-8-sig", _MOST_SOURCE), str(path))
-        except (OSError, ValueError) as error:
+        except UnicodeDecodeError as error:
+            raise RequestError(f"{path} is not UTF-8") from error
+        except ValueError as error:
+            raise RequestError(f"{path} is no template: {error}") from error
+        except OSError as error:
             raise RequestError(f"{path} cannot be read: {reason(error)}") from error
 
     def render(self, fields: Fields) -> str:
