@@ -155,15 +155,17 @@ def task_of(row: Fields, field: str | None, kind: RowTask = "generate") -> Task:
 
     Raises InputError when there is none or it has the wrong shape.
     """
-    return task_at(*_first(row, _DEFAULT_FIELDS[kind] if field is None else (field,)))
+    names = _DEFAULT_FIELDS[kind] if field is None else (field,)
+    return task_at(*_first(row, names, names[::-1]))
 
 
-def _first(row: Fields, names: Sequence[str]) -> tuple[Any, str]:
-    """The value of the first of ``names`` that is there, and its name. Raises InputError."""
+def _first(row: Fields, names: Sequence[str], told: Sequence[str] = ()) -> tuple[Any, str]:
+    """The value of the first of ``names`` that is there, and its name. Raises InputError, with them
+    in the order of ``told``, if any."""
     for name in names:
         if (value := lookup(row, name)) is not MISSING:
             return value, name
-    wanted = " or ".join(map(repr, reversed(names)))
+    wanted = " or ".join(map(repr, told or names))
     raise InputError("missing_field", f"the row has no {wanted}")
 
 

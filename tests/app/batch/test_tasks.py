@@ -173,7 +173,7 @@ def test_a_preview_and_a_dry_run_show_what_may_follow(batch: Batch) -> None:
     flags = ["--format", "openai", "--limit", "1", "--test"]
     for task, code, said in (
         ("score", 2, "OpenAI's batch lines have no --task score"),
-        ("classify", 2, "can be asked: the row has no 'choices' or 'labels'; --field"),
+        ("classify", 2, "can be asked: the row has no 'labels' or 'choices'; --field"),
         ("embed", 0, ""),
     ):
         assert said in batch("--task", task, *flags, code=code).stderr
