@@ -112,6 +112,7 @@ def test_strict_stops_before_any_work(batch: Batch, rows: list[Any], words: str)
     shown = batch("--strict", code=2).stderr
     assert words in shown
     assert "--strict" in shown
+    assert ("1 rows do not fit" in shown) == words.endswith("the prompt has")
     assert list(batch.source.parent.iterdir()) == [batch.source]
 
 
