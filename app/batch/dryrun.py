@@ -149,7 +149,8 @@ def measure(plan: JobPlan, note: Callable[[str], None]) -> Lengths:
             note(f"{found.rows:,} rows counted, {found.prompt_tokens:,} tokens")
     if plan.spec.rows.strict and found.unfit.count:
         named = found.unfit.lines(source.name, "that do not fit")
-        raise RequestError("\n".join([*named, "--strict: nothing was done; fix these rows"]))
+        said = f"--strict: {found.unfit.count:,} rows do not fit; nothing was done"
+        raise RequestError("\n".join([*named, said]))
     return found
 
 

@@ -47,7 +47,7 @@ def check_task(spec: BatchSpec) -> Sequence[str] | None:
     if spec.rows.json_schema_field is not None:
         others.append("json_schema_field")
     if task == "classify" and others == ["choice"] and (choices := given.choice):
-        if len({choice.strip() for choice in choices} - {""}) < max(2, len(choices)):
+        if len({choice for choice in choices if choice.strip()}) < max(2, len(choices)):
             raise RequestError("--task classify needs two different --choice at least, none blank")
         return choices
     if others:
@@ -88,7 +88,7 @@ def run_batch(
         raise RequestError("name the model: ingot batch IN OUT --model MODEL")
     if output is None and not (spec.test or rows.dry_run):
         raise RequestError("name the output too: ingot batch IN OUT --model MODEL (- for stdout)")
-    to_stdout = spec.test or output == "-"
+    asked, to_stdout = spec, spec.test or output == "-"
     if to_stdout and not rows.dry_run:
         if as_json:
             raise RequestError("--json prints the figures to stdout, where the records go already")
@@ -177,7 +177,7 @@ def run_batch(
         if to_stdout:
             summary = run_to_stdout(plan, progress, write)
         else:
-            summary = run_to_file(plan, Path(str(output)), progress)
+            summary = run_to_file(plan, Path(str(output)), progress, asked=asked)
         if out.report is not None:
             to = str(output or "-")
             write_report(out.report, summary, settings, input=spec.input, output=to)

@@ -17,7 +17,7 @@ from app.batch.schedule.engines import JobPlan
 from app.batch.schedule.pending_rows import pending_rows
 from app.batch.schedule.run_engines import Hosted, run_engines
 from app.batch.settings import JobSettings, differences
-from app.batch.spec import spec_json
+from app.batch.spec import BatchSpec, spec_json
 from app.openai.answer import RECORD_NAMES, TASK_NAMES, Answer
 from quantize.disk import check_outfile
 from runtimes.errors import RequestError
@@ -28,8 +28,10 @@ def run_to_file(
     out: Path,
     progress: Progress,
     hosted: Hosted | None = None,
+    asked: BatchSpec | None = None,
 ) -> JobFigures:
     """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``.
+    The journal notes what was ``asked`` of the command.
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
     full disk). In each case what was answered is in the journal.
@@ -66,7 +68,7 @@ def run_to_file(
                 shard=str(source.shard) if source.shard else None,
                 format=form.format.name,
                 input=source.name,
-                spec=spec_json(spec),
+                **({} if asked is None else {"spec": spec_json(asked)}),
             )
             journal.note(RUN, note)
             if streamed is not None and found.pending:

@@ -29,7 +29,7 @@ class BenchOptions:
         metavar="NAME",
     )
     batch_sizes: str | None = option(
-        None, "speed: rows that decode together, separated by commas; 1,8 without."
+        None, "speed and prefix: rows that decode together, separated by commas; speed has 1,8."
     )
     depth: str | None = option(
         None,

@@ -11,7 +11,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from app.batch.output.records import writing
 from app.compare.answers import Agreement, CompareReport, Parting, Side, SideState
 from app.compare.prompts import PromptsJob, collect
 from app.compare.results import Ballot, FileResult, PairResult, PromptResult, Results, Votes
@@ -357,8 +356,11 @@ def check_output(path: Path, prompts: Path | None = None) -> None:
     before any work is done."""
     if path.suffix.lower() not in (".md", ".json"):
         raise RequestError(f"--output: {path} must end with .md or .json")
-    with writing(path):
+    try:
         check_outfile(path)
+    except OSError as error:
+        said = error.strerror or error
+        raise RequestError(f"--output: {path} cannot be written: {said}") from error
     if prompts is not None and same_file(path, prompts):
         raise RequestError("--output would replace the prompts; name another file")
 

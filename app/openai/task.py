@@ -192,6 +192,8 @@ def parts_text(value: Any, where: str, fields: Mapping[str, str], part: str) -> 
             if name is None:
                 said = f"{at}.type: {shown(one.get('type'))} is not supported; only text is"
                 raise InputError("unsupported_parameter", said)
+            if isinstance(one.get(name), list):
+                raise InputError("wrong_type", f"{at}.{name} must be a text, not a list")
             texts.append(parts_text(one.get(name), f"{at}.{name}", fields, part))
         return "".join(texts)
     if not isinstance(value, str):

@@ -155,15 +155,17 @@ def task_of(row: Fields, field: str | None, kind: RowTask = "generate") -> Task:
 
     Raises InputError when there is none or it has the wrong shape.
     """
-    return task_at(*_first(row, _DEFAULT_FIELDS[kind] if field is None else (field,)))
+    names = _DEFAULT_FIELDS[kind] if field is None else (field,)
+    return task_at(*_first(row, names, names[::-1]))
 
 
-def _first(row: Fields, names: Sequence[str]) -> tuple[Any, str]:
-    """The value of the first of ``names`` that is there, and its name. Raises InputError."""
+def _first(row: Fields, names: Sequence[str], told: Sequence[str] = ()) -> tuple[Any, str]:
+    """The value of the first of ``names`` that is there, and its name. Raises InputError, with them
+    in the order of ``told``, if any."""
     for name in names:
         if (value := lookup(row, name)) is not MISSING:
             return value, name
-    wanted = " or ".join(map(repr, reversed(names)))
+    wanted = " or ".join(map(repr, told or names))
     raise InputError("missing_field", f"the row has no {wanted}")
 
 
@@ -274,7 +276,11 @@ class RowTemplate:
         """The template in a UTF-8 file. Raises RequestError."""
         try:
             return cls(named_text(path, "utf-8-sig", _MOST_SOURCE), str(path))
-        except (OSError, ValueError) as error:
+        except UnicodeDecodeError as error:
+            raise RequestError(f"{path} is not UTF-8") from error
+        except ValueError as error:
+            raise RequestError(f"{path} is no template: {error}") from error
+        except OSError as error:
             raise RequestError(f"{path} cannot be read: {reason(error)}") from error
 
     def render(self, fields: Fields) -> str:

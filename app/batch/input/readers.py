@@ -241,7 +241,9 @@ def _read_folder(folder: Path, name: str, places: Places | None) -> Iterator[Raw
                 fields["prompt"] = _text(path, root, documents)
             except InputError as error:
                 problem = error.problem
-            except (DocumentError, OSError) as error:
+            except DocumentError as error:
+                problem = Problem("unreadable_file", str(error))
+            except OSError as error:
                 problem = Problem("unreadable_file", f"it cannot be read: {reason(error)}")
             yield Raw(number, fields, problem)
 

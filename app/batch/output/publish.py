@@ -28,7 +28,7 @@ def answers(
         answer = Answer(error=row.problem)
         if row.problem is None:
             offset = matcher.take(row.key)
-            if offset is None:
+            if offset is None and errors:
                 offset = matcher.failure(row.key)
             if offset is None:
                 continue

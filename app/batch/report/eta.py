@@ -303,7 +303,7 @@ class Forecast:
         rest = Rest(
             running=[answer for row in working for answer in row.answers],
             waiting=waiting,
-            most=round(begun.most / begun.answers),
+            most=max(1, round(begun.most / begun.answers)),
             prompt_tokens=prompt_tokens,
             slots=max(1, stats.slots),
         )

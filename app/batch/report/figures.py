@@ -346,8 +346,11 @@ def status_of(out: Path) -> JobStatus:
 def check_report(path: Path, used: Mapping[str, Path]) -> None:
     """Raises RequestError where the report cannot be written, or would replace one of the files
     that the job uses, before any work is done for it."""
-    with writing(path):
+    try:
         check_outfile(path)
+    except OSError as error:
+        said = error.strerror or error
+        raise RequestError(f"--report: {path} cannot be written: {said}") from error
     for name, other in used.items():
         if same_file(path, other):
             raise RequestError(f"--report and {name} are the same file; name another")

@@ -98,6 +98,7 @@ class _Bar(RichProgress):
             TextColumn("[dim]{task.fields[cached]}"),
             TextColumn("[red]{task.fields[failed]}"),
             console=console.messages(),
+            refresh_per_second=4,
             transient=True,
             redirect_stdout=False,
         )

@@ -76,7 +76,7 @@ def run_engines(
         if lengths is not None:
             job.counts.lengths = lengths
         forecast = Forecast(found.pending, found.characters, ready)
-        meter = _Meter(job, before, interrupts, progress, ready, forecast)
+        meter = _Meter(job, before, interrupts, progress, ready, forecast, foreseen=ready)
 
         def tick() -> None:
             idle()
@@ -128,13 +128,13 @@ class _Meter:
     progress: Progress
     ready: float
     forecast: Forecast
+    foreseen: float  # when it was made last
     left: Left | None = None
     told: bool = False  # that it ends
     memory: int = 0
     most_memory: int = 0
-    taken: float = 0.0  # moments of the last figures,
-    weighed: float = 0.0  # of the last look at the memory,
-    foreseen: float = 0.0  # and of the last forecast
+    taken: float = 0.0  # moments of the last figures
+    weighed: float = 0.0  # and of the last look at the memory
 
     def update(self) -> None:
         """Show new figures if the last ones are old enough."""
@@ -245,8 +245,8 @@ def energy_of(watch: GpuWatch, tokens: int) -> Energy | None:
     """Return the energy of ``tokens`` of answers; None unless every GPU told its power to the
     end."""
     visible = os.environ.get(VISIBLE, "").replace(" ", "").split(",")
-    named = [use for index, use in watch.uses.items() if str(index) in visible]
-    uses = named or [*watch.uses.values()]
+    named = [name for name in visible if name.isdecimal()]
+    uses = [use for index, use in watch.uses.items() if not named or str(index) in named]
     joules = sum(use.joules for use in uses)
     if watch.reader.missing or not joules or any(use.watts is None for use in uses):
         return None

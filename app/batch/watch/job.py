@@ -150,6 +150,9 @@ class WatchedJob:
             values["time_left"] = left_of(progress or {}) if active else None
         if progress is not None:
             values |= {name: progress.get(name, 0) for name in _MEASURED}
+            values["reading"] = min(values["reading"], values["running"])
+            if not active:
+                values |= dict.fromkeys(("running", "reading", "kv_tokens"), 0)
             values["speeds"] = events.speeds.points()
         if not active:
             values |= dict.fromkeys(_NOW)

@@ -155,14 +155,14 @@ class KnownJob:
 def known_jobs() -> list[KnownJob]:
     """Jobs known from before, and jobs that run now: running ones first, then by their last
     activity. Looks at every process and journal: call it in a thread."""
-    running, found = dict(_running()), list[KnownJob]()
+    running, found, known = dict(_running()), list[KnownJob](), set[Path]()
     for record in records():
-        own, since = record.child is not None, running.pop(journal_path(record.output), None)
-        alive = own or since is not None
-        found.append(_look(record.output, record.at, own=own, alive=alive))
-    for journal, at in running.items():
+        journal, own = journal_path(record.output), record.child is not None
+        found.append(_look(record.output, record.at, own=own, alive=own or journal in running))
+        known.add(journal)  # that of several outputs which are links to one file
+    for journal in running.keys() - known:
         output = Path(str(journal).removesuffix(JOURNAL))
-        found.append(_look(output, at, own=False, alive=True))
+        found.append(_look(output, running[journal], own=False, alive=True))
     return sorted(found, key=lambda job: (job.state != "running", -job.at))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,4 +112,32 @@ def test_strict_stops_before_any_work(batch: Batch, rows: list[Any], words: str)
     shown = batch("--strict", code=2).stderr
     assert words in shown
     assert "--strict" in shown
+    assert ("1 rows do not fit" in shown) == words.endswith("the prompt has")
     assert list(batch.source.parent.iterdir()) == [batch.source]
+
+
+_PEAK = """
+import sys
+from app.cli.main import main
+from quantize.quality.peak import peak_resident
+for path in sys.argv[2:]:
+    code = main(["batch", path, "--model", sys.argv[1], "--dry-run", "--json"])
+    print(code, peak_resident())
+"""
+
+
+def test_memory_grows_by_little_for_each_row(gguf_file: Path, tmp_path: Path) -> None:
+    """Ids, lines and digests are all that is kept: no row is."""
+    filler = "What is this text about? " * 60
+    files = [
+        write_rows(
+            tmp_path / str(count),
+            ({"id": f"row {i}", "prompt": "x", "more": filler} for i in range(count)),
+        )
+        for count in (1_000, 11_000)
+    ]
+    command = [sys.executable, "-c", _PEAK, gguf_file, files[0], *files]  # once to get warm
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    _, (few, small), (many, large) = (line.split() for line in done.stdout.splitlines()[1::2])
+    assert (few, many) == ("0", "0")
+    assert (int(large) - int(small)) / 10_000 < 400

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from app.batch.journal.journal import journal_path
 from app.batch.report.figures import status_of
@@ -81,3 +85,40 @@ def test_sigterm_while_nothing_runs(batch: Batch, ingot: Any) -> None:
     assert process.returncode == 130, err
     assert b"Traceback" not in err
     assert not batch.out.exists()
+
+
+def request(name: str, **body: Any) -> dict[str, Any]:
+    chat = "messages" in body
+    url = "/v1/chat/completions" if chat else "/v1/completions"
+    return {"custom_id": name, "method": "POST", "url": url, "body": {"model": "any", **body}}
+
+
+def test_openai_lines_and_a_report_through_a_pipe(batch: Batch, ingot: Any, tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": "What is 2 + 3?"}]
+    rows = [
+        request("some", messages=asked, n=2, temperature=1, seed=1, logprobs=True, top_logprobs=3),
+        request("text", prompt="The number 7 is", logprobs=2),
+        request("long", prompt="word " * 5000),
+    ]
+    write_rows(batch.source, rows)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = ingot.start(*batch.words(*SHORT, "-q", "--report", pipe))
+    figures = json.loads(pipe.read_bytes())
+    assert process.wait(60) == 1
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert figures["summary"]["answered"] == 2
+    assert figures["summary"]["errors"] == {"context_length_exceeded": 1}
+    assert figures["engine"]["steps"] > 0
+    some, text, long = batch.records
+    codes = [line["response"]["status_code"] for line in batch.records]
+    assert (codes, long["error"]["code"]) == ([200, 200, 400], "context_length_exceeded")
+    bodies = [line["response"]["body"] for line in (some, text)]
+    assert len(bodies[0]["choices"]) == 2
+    spoken, [written] = bodies[0]["choices"][0], bodies[1]["choices"]
+    tokens = [entry["token"] for entry in spoken["logprobs"]["content"]]
+    assert "".join(tokens) == spoken["message"]["content"]
+    assert "".join(written["logprobs"]["tokens"]) == written["text"]
+    types = pytest.importorskip("openai.types")
+    types.chat.ChatCompletion.model_validate(bodies[0], strict=True)
+    types.Completion.model_validate(bodies[1], strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,19 @@ def test_keys_of_earlier_versions_are_still_the_same() -> None:
     changed = replace(BASE, sampling=SamplingParams(min_tokens=2))
     assert differences(older, changed) == ["sampling.min_tokens: 0 -> 2"]
     assert comparable(older) == comparable(BASE.as_json()) != comparable(changed.as_json())
+
+
+def test_names_change_nothing() -> None:
+    renamed = replace(BASE, model="other.gguf")
+    assert renamed.digest() == BASE.digest()
+    assert differences(BASE.as_json(), renamed) == []
+    other = replace(BASE, model="pebble-onnx-int4", runtime="onnx", fingerprint="bb")
+    assert 'model: "pebble-q8_0.gguf" -> "pebble-onnx-int4"' in differences(BASE.as_json(), other)
+    adapters = (AdapterFile(name, Path(f"{name}.gguf"), "aa") for name in ("poet", "bard"))
+    first, second = (key(replace(TASK, adapter=adapter)) for adapter in adapters)
+    assert first == second
+    beside = replace(BASE, adapters={"poet": "aa"})
+    assert beside.digest() == BASE.digest()  # rows without one keep their answers
+    assert differences(BASE.as_json(), beside) == ['adapters.poet: none -> "aa"']
+    settings = replace(BASE, sampling=SamplingParams(stop=("a", "é")))
+    assert json.loads(json.dumps(settings.as_json())) == settings.as_json()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.batch.journal.journal import journal_path
+from app.batch.journal.lines import read_state
 from app.batch.spec import BatchSpec, InputOptions
 from app.batch.watch.preview import preview
+from tests.app import stopping
 from tests.app.batch.conftest import Batch
+from tests.app.workers import worker_of
 from tests.support import read_rows, write_rows
 
 # Of each continuation the log-probability and the tokens that lm-evaluation-harness'
@@ -80,6 +85,9 @@ def test_embeddings_in_every_form(batch: Batch, command: Any, tmp_path: Path) ->
     embed, parts = ["--task", "embed", "-q"], [tmp_path / f"part{i}.parquet" for i in (1, 2)]
     lines, merged = tmp_path / "lines.jsonl", tmp_path / "merged.parquet"
     batch(*embed, code=1)
+    run = read_state(journal_path(batch.out)).run
+    assert run is not None
+    assert not run["spec"].keys() & {"file", "slots"}  # only what was asked
     batch(*embed, "--format", "openai", out=lines, code=1)
     for number, part in enumerate(parts, 1):
         command(*batch.words(*embed, "--shard", f"{number}/2", out=part))
@@ -126,6 +134,33 @@ def test_lines_of_other_endpoints(batch: Batch) -> None:
     }
 
 
+def test_a_scored_row_is_done_once_whatever_dies(batch: Batch, ingot: Any, tmp_path: Path) -> None:
+    """First the job, then its worker."""
+    count = 16
+    ends = [[f"{number} + 1 = {number + more}" for more in range(3)] for number in range(count)]
+    write_rows(
+        batch.source,
+        [{"prompt": f"What is {i} + 1?", "continuations": ends[i]} for i in range(count)],
+    )
+    words = ["--task", "score", "--reproducible", "--slots", "4", "--json"]
+    held = [stopping.after_rows(tmp_path / f"held{number}", 4) for number in range(2)]
+    process = ingot.start(*batch.words(*words), env=held[0])
+    stopping.wait_stopped(process)
+    process.kill()
+    process.communicate()
+    assert not batch.out.exists()
+    process = ingot.start(*batch.words(*words), env=held[1])
+    stopping.wait_stopped(process)
+    worker = worker_of(process)
+    assert worker is not None
+    worker.kill()
+    process.send_signal(signal.SIGCONT)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert json.loads(said.splitlines()[-1])["answered"] == count
+    assert sorted(batch.computed) == list(range(count))
+
+
 def test_a_preview_and_a_dry_run_show_what_may_follow(batch: Batch) -> None:
     write_rows(batch.source, [asked("The capital of France is"), {"prompt": "x"}])
     shown = preview(BatchSpec(str(batch.source), rows=InputOptions(task="score"))).rows
@@ -138,7 +173,7 @@ def test_a_preview_and_a_dry_run_show_what_may_follow(batch: Batch) -> None:
     flags = ["--format", "openai", "--limit", "1", "--test"]
     for task, code, said in (
         ("score", 2, "OpenAI's batch lines have no --task score"),
-        ("classify", 2, "can be asked: the row has no 'choices' or 'labels'; --field"),
+        ("classify", 2, "can be asked: the row has no 'labels' or 'choices'; --field"),
         ("embed", 0, ""),
     ):
         assert said in batch("--task", task, *flags, code=code).stderr

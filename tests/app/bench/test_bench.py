@@ -147,6 +147,15 @@ def test_the_table_of_speeds(command: Any, ingot: Any, pebble_built: Path) -> No
     assert (done.returncode, "churn is not measured by depth" in done.stderr) == (2, True)
 
 
+def test_many_rows_behind_one_prompt_by_its_length(files: Any) -> None:
+    report = figures_of("prefix", files("q8_0"), depths=(50, 100), sizes=(1, 2))
+    jobs = [(job["depth"], job["slots"]) for job in report["jobs"]]
+    assert jobs == [(50, 1), (50, 2), (100, 1), (100, 2)]
+    for job in report["jobs"]:
+        assert job["seconds"][0] > 0
+        assert job["cached_tokens"] == [3 * job["depth"]]  # of all but the first
+
+
 @pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
 def test_rows_of_several_adapters(files: Any, recipe: str) -> None:
     report = figures_of("adapters", files(recipe))

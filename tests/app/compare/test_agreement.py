@@ -117,3 +117,18 @@ def test_longest_common_subsequence_against_the_textbook():
         a = [draw.randrange(5) for _ in range(draw.randrange(0, 90))]
         b = [draw.randrange(5) for _ in range(draw.randrange(0, 90))]
         assert longest_common(tuple(a), tuple(b)) == textbook(a, b)
+
+
+def test_a_token_without_text_is_not_the_end():
+    first, other = side("a ", "", reason="length"), side("a ", "b", reason="length")
+    found = agreement(first, other)
+    assert found is not None
+    assert found.parting is not None
+    assert (found.parting.mine, found.parting.theirs) == ("", "b")
+    assert "a token without text became 'b'" in agreement_line(found, other, first)
+
+
+def test_nothing_to_compare_before_both_have_said_something():
+    nothing = replace(side("a"), token_ids=(), text="", starts=())
+    assert agreement(nothing, side("a")) is None
+    assert agreement(side("a"), replace(side("a"), probe=())) is None

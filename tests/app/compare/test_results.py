@@ -125,3 +125,26 @@ def assert_shown(page: str) -> None:
     shown = MarkdownIt("gfm-like", {"html": True}).render(page.replace("<br>", " "))
     ours = r"h\d|p|table|thead|tbody|tr|t[hd]|ul|li|blockquote|strong"
     assert not re.search(rf"<(?!/?({ours})\b)", shown), shown
+
+
+def test_wilson_without_votes() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_flips_and_differences() -> None:
+    yes, no = Told("a", right=True), Told("b", right=False)
+    rows = [
+        row(0, yes, yes, expected=("a",)),
+        row(1, yes, no, expected=("a",)),
+        row(2, no, yes, expected=("a",)),
+        row(3, yes, no, expected=("a",)),
+        row(4, yes, Told(error="it failed"), expected=("a",)),
+        row(5, Told("x"), Told("x")),
+    ]
+    pair = pair_of(rows, 1, "tokens")
+    assert (pair.rows, pair.identical) == (5, 2)
+    assert (pair.first_difference_mean, pair.first_difference_median) == (3, 3)
+    assert pair.flips is not None
+    assert (pair.flips.rows, pair.flips.to_wrong, pair.flips.to_right) == (4, 2, 1)
+    assert pair.flips.share == 0.75
+    assert pair_of(rows[5:], 1, "tokens").flips is None

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from app import documents
 from app.batch.input import readers
 from app.batch.input.source import open_source
 from app.batch.runner import check_out
 from runtimes.errors import RequestError
 from tests.app.batch.input.reading import codes, prompts, read
+from tests.app.documents import pdf, word
 
 
 @pytest.fixture
@@ -107,3 +109,21 @@ def test_any_depth(deep: Path) -> None:
     assert [row.task for row in read(deep)] == prompts("deep")
     with open_source(str(deep)) as source:
         assert source.stamp()
+
+
+def test_documents_are_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pdf(folder / "d.pdf", ["one", "", "two"])
+    pdf(folder / "e.pdf", [""])
+    word(folder / "f.docx", "<w:p><w:r><w:t>Brief</w:t></w:r></w:p>")
+    rows = read(folder)[3:]
+    assert codes(rows) == [None, "unreadable_file", None]
+    assert [rows[0].task, rows[2].task] == prompts("one\n\n[page 2 has no text]\n\ntwo", "Brief")
+    for name, why in (
+        ("d.pdf", "a PDF; name the folder"),
+        ("f.docx", "a .docx is read in a folder"),
+    ):
+        with pytest.raises(RequestError, match=why), open_source(str(folder / name)):
+            pass
+    monkeypatch.setattr(documents, "find_spec", lambda _: None)
+    with pytest.raises(RequestError, match="needs pypdf: pip install"):
+        read(folder)

@@ -98,7 +98,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot be read"):
         RowTemplate.load(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="not UTF-8"):
         RowTemplate.load(path)
     path.write_bytes(b"\xef\xbb\xbfSay {{ q }}")
     prompting = Prompting(template=RowTemplate.load(path))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.batch.journal.journal import Journal, Matcher, journal_path
 from app.batch.journal.lines import sealed_line
 from app.openai.answer import Answer
-from runtimes.errors import RequestError
+from runtimes.errors import IngotError, RequestError
 
 SETTINGS = {"model": "m", "sampling": {"max_tokens": 3}}
 
@@ -124,3 +124,22 @@ def test_forgetting_waits_for_the_new_header(path: Path) -> None:
         journal.begin(SETTINGS)
     with Journal(path) as journal:
         assert answers(journal, 1) == [None]
+
+
+def test_reopening_finds_everything(path: Path) -> None:
+    texts = ["a", "é\u2028\n", "", "\ud800 half a pair"]
+    fill(path, texts[:2])
+    fill(path, texts[2:], start=2)
+    assert path.read_text().count("batch-journal") == 1, "the same settings are written once"
+    with Journal(path) as journal:
+        assert journal.settings == SETTINGS
+        journal.begin({"model": "other"})
+        with pytest.raises(RequestError, match="another job is writing"):
+            Journal(path)
+    with Journal(path) as journal:
+        assert journal.settings == {"model": "other"}
+        assert answers(journal, 5) == [*texts, None]
+        offset = Matcher(journal.entries).take(key(0))
+        assert offset is not None
+        with pytest.raises(IngotError, match="damaged"):  # it is no record of this row
+            journal.read(offset, key(0)[:8] + b"\1" * 8)

@@ -19,6 +19,7 @@ from app.batch.output.publish import UnorderedOutput
 from app.batch.output.records import FORMATS, RecordForm
 from app.openai.answer import Answer
 from app.openai.validation import Problem
+from runtimes.errors import RequestError
 from tests.support import read_rows, write_rows
 
 ROWS = 6
@@ -101,3 +102,17 @@ def test_failures_come_at_the_end_and_go_when_they_are_tried_again(tmp_path: Pat
         job.finish(3)
         assert job.settle(errors=True) == Counter("013")
         assert '"error"' not in job.out.read_text()
+
+
+def test_an_edited_input_makes_the_file_anew(tmp_path: Path) -> None:
+    with job_in(tmp_path, 0, 1, 2) as job:
+        left = job.out.read_bytes() + b'{"id":'
+        job.out.write_bytes(left)
+        rows = scan(job.source, job.journal.entries).input_rows
+        job.read(["new", "p0", "p2"])
+        with pytest.raises(RequestError, match="changed while the job ran"):
+            job.output.settle(job.source, rows, errors=True)
+        assert job.out.read_bytes() == left
+        job.settle()  # once it is looked at again
+        records = [(record["index"], record["response"]) for record in job.held()]
+        assert records == [(1, "a0"), (2, "a2")]

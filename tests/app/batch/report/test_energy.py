@@ -43,6 +43,8 @@ def test_joules_of_all_gpus_of_the_job(watch: GpuWatch, monkeypatch: pytest.Monk
     found = energy_of(watch, 0)
     assert found is not None
     assert (found.joules, found.tokens_per_joule, found.gpus) == (1000, None, ("GPU 1",))
+    monkeypatch.setenv(VISIBLE, "7")  # of which nobody tells: the others' energy is not the job's
+    assert energy_of(watch, 500) is None
 
 
 class Driver(GpuReader):
@@ -50,6 +52,17 @@ class Driver(GpuReader):
 
     def read(self) -> tuple[Gpu, ...]:
         return tuple(GPUS)
+
+
+def test_a_watch_reads_to_the_end() -> None:
+    driver = Driver()
+    driver.missing = ""
+    with GpuWatch(3600.0, driver) as watch:
+        pass
+    assert [use.name for use in watch.uses.values()] == ["GPU 0", "GPU 1"]
+    for use, gpu in zip(watch.uses.values(), GPUS, strict=True):
+        assert gpu.watts is not None
+        assert use.joules == gpu.watts * use.told_s > 0
 
 
 def test_nothing_is_said_where_not_every_gpu_tells(watch: GpuWatch) -> None:

@@ -18,6 +18,7 @@ from app.batch.report.eta import (
     Rest,
     RowCounts,
     RowPace,
+    fit,
     left_json,
     left_of,
     time_left,
@@ -132,6 +133,17 @@ def test_before_any_answer_only_the_limit_is_known() -> None:
     assert left.after(10.0) == Left(4990.0, 5990.0, 6990.0)
 
 
+def test_lengths_that_ended_early_are_not_the_mean_of_all() -> None:
+    """Evenly from 50 to 150 tokens, of which the shortest ones are all that has ended."""
+    counts = LengthCounts()
+    for tokens in (52, 57, 61, 66, 70):
+        counts.add(tokens)
+    drawn, unseen = fit(counts, [72] * 11, MOST)
+    assert 70 < sum(drawn) / len(drawn) < 150
+    assert 0.5 < unseen < 1
+    assert drawn == sorted(drawn)
+
+
 NOTHING = SamplingParams(max_tokens=0, prompt_logprobs=0)
 
 
@@ -147,6 +159,12 @@ def test_rows_without_answers_take_what_rows_took() -> None:
     counts = dataclasses.replace(counts, answered=9, failed=1)
     assert forecast.left(15.0, stats, [], counts, begun, draining=False) == Left(45.0, 45.0, 45.0)
     assert forecast.left(15.0, stats, [], counts, begun, draining=True) == Left(1.0, 1.0, 1.0)
+    # One row among them says a word: the mean of the limits is nearer to 0 than to 1.
+    begun.add(Row(12, 13, 12, Task((), ("x",))), 5, SamplingParams(max_tokens=1))
+    counts.lengths.add(0)
+    forecast.left(16.0, stats, [], counts, begun, draining=False)
+    later = dataclasses.replace(stats, decode_tokens=1, decode_s=1.0, decoding=1)
+    assert forecast.left(17.0, later, [], counts, begun, draining=False) is not None
 
 
 def test_one_row_of_sixteen_does_not_speak_for_all() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from app.batch.schedule import engines
@@ -29,8 +30,10 @@ from runtimes.models.registry import read_model
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.recovery import DeathLimit
+from tests.app import stopping
+from tests.app.batch.conftest import Batch
 from tests.app.batch.schedule.jobs import rows_of, run
-from tests.support import own_home
+from tests.support import own_home, write_rows
 
 PROMPTS = [f"The number {i} is" for i in range(24)]
 
@@ -148,3 +151,28 @@ def test_slots_follow_rows_and_memory(kind: str, request: pytest.FixtureRequest)
         assert found == [slots, slots - 1]
     short = RunnerSettings(context=model.context_length // 2)
     assert default_slots(model, short, 1000, need + 2) >= 7
+
+
+def on_every_core() -> None:
+    """Tests that run beside others are kept to some of the cores."""
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def test_a_killed_command_is_gone_on_with_by_another_number(
+    batch: Batch, ingot: Any, tmp_path: Path
+) -> None:
+    if (psutil.cpu_count(logical=False) or 1) < 2:
+        pytest.skip("needs two cores")
+    write_rows(batch.source, [{"id": i, "prompt": f"{i} and"} for i in range(12)])
+    words = ["--raw", "--slots", "4", "--max-tokens", "8"]
+    held = {"preexec": on_every_core, "env": stopping.after_rows(tmp_path / "held", 4)}
+    process = ingot.start(*batch.words(*words, "--engines", "2"), **held)
+    stopping.wait_stopped(process)
+    children = psutil.Process(process.pid).children()
+    assert len(children) == 2
+    process.kill()
+    _, alive = psutil.wait_procs(children, 60)
+    assert not alive  # engines end with the job
+    end = batch.end(*words)
+    assert (end["answered"], end["engines"], end["reused"]) == (12, [], 4)
+    assert [record["id"] for record in batch.records] == list(range(12))

@@ -15,6 +15,7 @@ import pytest
 from app.batch.schedule import engines
 from app.batch.schedule.engines import placements, require_room
 from app.models.planning import LoadChoice
+from quantize.resolve import resolve
 from runtimes.backend import Device
 from runtimes.errors import OutOfMemoryError
 from runtimes.machine.cpu import Core
@@ -98,6 +99,23 @@ def test_seats_share_devices_of_other_makers(choice: LoadChoice, has: Callable[.
     # How much is free, not every device tells.
     has(Device("SYCL0", "one"), Device("SYCL1", "two"))
     require_room(choice, SETTINGS, placements(5, choice))
+
+
+def test_what_has_no_devices_or_no_layers(
+    choice: LoadChoice,
+    has: Callable[..., None],
+    pebble_built: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has()
+    monkeypatch.setattr(engines, "find_gpus", lambda: (Gpu(0, "a GPU", 1, 1, "9.0", "1"),) * 3)
+    assert on(choice, 2) == [("", {}), ("", {})]
+    # A plan says 0 layers of an ONNX file, wherever it runs.
+    file = read_model(resolve(pebble_built, recipe="onnx-int8"))
+    choice = replace(choice, file=file, settings=replace(SETTINGS, gpu_layers=0))
+    has(Device("CUDA", "one"), Device("CUDA:1", "two"))
+    assert on(choice, "auto", "CUDA,CUDA:1") == [("CUDA", {}), ("CUDA:1", {})]
+    assert on(choice, 2, "cpu") == [("", {})] * 2
 
 
 @pytest.mark.timeout(600)  # a device of software compiles its kernels first

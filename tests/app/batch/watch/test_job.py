@@ -103,7 +103,7 @@ def test_a_job_from_begin_to_end_with_a_pause(
     assert {Phase.LOADING, Phase.RUNNING, Phase.DONE} <= set(seen) <= {*order, Phase.PAUSED}
     view = job.view()
     assert (view.rows, view.done, view.failed, view.own) == (ROWS + 1, ROWS + 1, 1, True)
-    assert (view.slots, view.decode_tps_now, view.cached) == (2, None, paused.answered)
+    assert (view.slots, view.running, view.cached) == (2, 0, paused.answered)
     end = job.events.end
     assert end is not None
     for name in ("prompt_tokens", "completion_tokens"):
