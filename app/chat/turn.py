@@ -329,13 +329,14 @@ class Turn:
         """Figures of this turn that are known while the answer comes."""
         now = time.monotonic()
         first = self.meter.first or now
+        seconds, later = now - first, self.meter.tokens - self.meter.first_tokens
         return AnswerFigures(
             prompt_tokens=self.prompt_tokens,
             cached_tokens=0,
             completion_tokens=self.meter.tokens,
             ttft_s=first - self._began,
             prefill_tps=None,
-            decode_tps=self.meter.rate,
+            decode_tps=later / seconds if later > 0 and seconds > 0 else None,
             total_s=now - self._began,
             finish_reason=reason,
         )
@@ -349,7 +350,7 @@ class Turn:
         now = figures_of(self._completion) if self._completion else self._live(UNFINISHED)
         tokens, context = now.completion_tokens, self._engine.context
         figures = StatusFigures(
-            decode_tps=now.decode_tps,
+            decode_tps=now.decode_tps if self._completion else self.meter.rate,
             ttft_s=now.ttft_s if tokens else None,
             used=min(self.prompt_tokens + tokens, context),
             context=context,
