@@ -10,7 +10,7 @@ import pytest
 
 from quantize.manifest import FileSpeeds
 from quantize.quality import built_child
-from runtimes.planner.measure import Workload, measure_speed
+from runtimes.planner.measure import Workload, measure_depths
 
 
 def speed(path: Path) -> FileSpeeds:
@@ -21,7 +21,9 @@ def speed(path: Path) -> FileSpeeds:
 
 def step(path: Path, rows: int) -> float:
     """As that of `quantize.allocate.speed`."""
-    return rows / measure_speed(path, Workload(rows=(rows,), sample_s=0.02)).decode_tps[rows]
+    work = Workload(rows=(rows,), sample_s=0.02)
+    (figures,) = measure_depths(path, work, repeats=3).values()
+    return rows / figures.decode_tps[rows]
 
 
 @contextmanager
