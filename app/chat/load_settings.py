@@ -45,7 +45,9 @@ def remembered(path: Path) -> LoadSettings:
     """
     kept = load_state(_STATE).get(str(real(path)))
     good: dict[str, Any] = {}
-    for item in fields(LoadSettings) if isinstance(kept, dict) else ():
+    if not isinstance(kept, dict):
+        return LoadSettings()
+    for item in fields(LoadSettings):
         with suppress(KeyError, RequestError):
             good[item.name] = _value(item.name, str(kept[item.name]))
     return LoadSettings(**good)
