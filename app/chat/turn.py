@@ -317,13 +317,13 @@ class Turn:
     def _warn(self, error: BaseException | None) -> None:
         if error is None or self._warned:
             return
-        self._warned, said = True, str(error)
+        self._warned, said, unexpected = True, str(error), None
         if isinstance(error, TimeoutError):
             said = "it is still being stored: the disk or another program is slow"
         elif not isinstance(error, IngotError):
-            said = f"{type(error).__name__}: {error}"
+            said, unexpected = f"{type(error).__name__}: {error}", error
         self._warning = f"the answer could not be saved: {said}"
-        log.warning("%s", self._warning, exc_info=error)
+        log.warning("%s", self._warning, exc_info=unexpected)
 
     def _live(self, reason: str) -> AnswerFigures:
         """Figures of this turn that are known while the answer comes."""
