@@ -88,10 +88,11 @@ class Meter:
         self.first: float | None = None  # when the first piece came
         self._readings: deque[tuple[float, int]] = deque()  # time, tokens until then
         self.tokens = 0
+        self.first_tokens = 1  # those that came with the first piece
 
     def begin(self, first: float, tokens: int = 1) -> None:
         """The first ``tokens`` came together at ``first``: the rate counts those after them."""
-        self.first = first
+        self.first, self.first_tokens = first, tokens
         self._readings.append((first, tokens))
 
     def read(self, now: float, tokens: int) -> None:

@@ -1,6 +1,7 @@
 """How a model file is loaded for chats, as was said in the picker; remembered by file."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from app.chat.templates import read_template
 from app.here import real
 from app.models.planning import LoadChoice
 from app.options import FLAGS, ModelOptions, PlanOptions
-from quantize.fromjson import GARBLED, from_json
 from runtimes.backend import MemoryEstimate
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import load_state, save_entry
@@ -43,10 +43,14 @@ def remembered(path: Path) -> LoadSettings:
     """Return the settings that were last used with this file, without fields that this version does
     not accept.
     """
-    try:
-        return from_json(LoadSettings, load_state(_STATE).get(str(real(path)), {}))
-    except GARBLED:
+    kept = load_state(_STATE).get(str(real(path)))
+    good: dict[str, Any] = {}
+    if not isinstance(kept, dict):
         return LoadSettings()
+    for item in fields(LoadSettings):
+        with suppress(KeyError, RequestError):
+            good[item.name] = _value(item.name, str(kept[item.name]))
+    return LoadSettings(**good)
 
 
 def remember(path: Path, settings: LoadSettings) -> None:
@@ -74,7 +78,7 @@ def read(texts: Mapping[str, str], file: ModelFile) -> tuple[LoadSettings, dict[
     return LoadSettings(**good), errors
 
 
-def _value(name: str, text: str, file: ModelFile) -> int | str:
+def _value(name: str, text: str, file: ModelFile | None = None) -> int | str:
     if name == "kv_type":
         kv_pair(text)
         return text
@@ -82,7 +86,7 @@ def _value(name: str, text: str, file: ModelFile) -> int | str:
         return text  # which devices there are, is known to the runtime alone
     bounds = FLAGS[name]
     least, most = bounds["min"], bounds.get("max")
-    if name == "context":
+    if name == "context" and file is not None:
         most = file.context_length
     allowed = f"a whole number from {least:,}" + (f" to {most:,}" if most is not None else "")
     try:

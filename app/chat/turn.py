@@ -317,25 +317,26 @@ class Turn:
     def _warn(self, error: BaseException | None) -> None:
         if error is None or self._warned:
             return
-        self._warned, said = True, str(error)
+        self._warned, said, unexpected = True, str(error), None
         if isinstance(error, TimeoutError):
             said = "it is still being stored: the disk or another program is slow"
         elif not isinstance(error, IngotError):
-            said = f"{type(error).__name__}: {error}"
+            said, unexpected = f"{type(error).__name__}: {error}", error
         self._warning = f"the answer could not be saved: {said}"
-        log.warning("%s", self._warning, exc_info=error)
+        log.warning("%s", self._warning, exc_info=unexpected)
 
     def _live(self, reason: str) -> AnswerFigures:
         """Figures of this turn that are known while the answer comes."""
         now = time.monotonic()
         first = self.meter.first or now
+        seconds, later = now - first, self.meter.tokens - self.meter.first_tokens
         return AnswerFigures(
             prompt_tokens=self.prompt_tokens,
             cached_tokens=0,
             completion_tokens=self.meter.tokens,
             ttft_s=first - self._began,
             prefill_tps=None,
-            decode_tps=self.meter.rate,
+            decode_tps=later / seconds if later > 0 and seconds > 0 else None,
             total_s=now - self._began,
             finish_reason=reason,
         )
@@ -349,7 +350,7 @@ class Turn:
         now = figures_of(self._completion) if self._completion else self._live(UNFINISHED)
         tokens, context = now.completion_tokens, self._engine.context
         figures = StatusFigures(
-            decode_tps=now.decode_tps,
+            decode_tps=now.decode_tps if self._completion else self.meter.rate,
             ttft_s=now.ttft_s if tokens else None,
             used=min(self.prompt_tokens + tokens, context),
             context=context,

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -106,7 +106,8 @@ def search(query: Query) -> Iterator[Found]:
 
 def _rank(found: Found, sort: Sort) -> float:
     if sort == "updated":
-        return found.updated.timestamp() if found.updated else 0.0
+        # As if in UTC: not every time of another zone has seconds on this machine.
+        return found.updated.replace(tzinfo=UTC).timestamp() if found.updated else 0.0
     return found.downloads if sort == "downloads" else found.likes
 
 
@@ -131,7 +132,7 @@ def _listed(query: Query, kind: str | None) -> Iterator[Found]:
     asked |= {"search": query.words} if query.words else {}
     for _ in range(_PAGES):
         page, asked = _page(asked)
-        yield from (one for one in page if parse_hub_name(one.repo))  # others cannot be pulled
+        yield from page
         if not asked:
             return
 
@@ -145,7 +146,9 @@ def _page(asked: dict[str, Any]) -> tuple[list[Found], dict[str, Any]]:
     with _understood():
         # A mirror may name the original hub here: only what it asks is taken over.
         params = httpx2.URL(links.get("next", {}).get("url") or "").params
-        return [_found(dict(item)) for item in said], {key: params.get_list(key) for key in params}
+        found = [_found(dict(item)) for item in said]
+        known = [one for one in found if parse_hub_name(one.repo)]  # others cannot be pulled
+        return known, {key: params.get_list(key) for key in params}
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from app.config.settings import ServerSettings, ToolSettings
@@ -89,8 +88,10 @@ class ToolServers:
         Raises RequestError where the package `mcp` is missing."""
         if not names:
             return {}
-        if find_spec("mcp") is None:
-            raise RequestError("tools need the package mcp: `pip install 'ingot[mcp]'`")
+        try:
+            import mcp  # noqa: F401
+        except ImportError:
+            raise RequestError("tools need the package mcp: `pip install 'ingot[mcp]'`") from None
         return self._run(self._open(names)).result()
 
     @property

@@ -103,14 +103,22 @@ def _remove(path: Path) -> None:
 
 def _swap(path: Path, fresh: Path) -> Path:
     """Rename the damaged file to a name that is free, which is returned, and put ``fresh`` at its
-    place. Raises OSError where it may not be renamed."""
+    place. Raises OSError, with everything as it was."""
     stem = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
     names = map(path.with_name, numbered(stem))
     aside = next(one for one in names if not os.path.lexists(one))
-    for end in _BESIDE:
-        with suppress(FileNotFoundError):  # the log beside it
-            path.with_name(path.name + end).rename(aside.with_name(aside.name + end))
-    fresh.rename(path)
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for end in reversed(_BESIDE):
+            part, target = path.with_name(path.name + end), aside.with_name(aside.name + end)
+            if part.exists():
+                part.rename(target)
+                moved.append((part, target))
+        fresh.rename(path)
+    except BaseException:
+        for part, target in moved:
+            target.rename(part)
+        raise
     return aside
 
 
@@ -182,6 +190,15 @@ def _mend(db: Connection) -> None:
         " WHERE chat NOT IN (SELECT id FROM chats)",
         (now, now),
     )
+    # Alone, so that a broken one does not take the others of its row with it.
+    for table, column, instead in (
+        ("chats", "sampling", "'{}'"),
+        ("chats", "tools", "'{}'"),
+        ("messages", "figures", "NULL"),
+        ("messages", "attachments", "NULL"),
+        ("messages", "calls", "NULL"),
+    ):
+        db.execute(f"UPDATE {table} SET {column} = {instead} WHERE NOT json_valid({column})")
     # A message is younger than what it answers: one that is not would make a ring.
     db.execute("UPDATE messages SET parent = NULL WHERE NOT parent < id")
     for columns, table, read in _RECORDS:

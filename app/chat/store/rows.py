@@ -82,7 +82,7 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
             "role": Role(values["role"]),
             "state": State(values["state"]),
             "text": "".join([values["text"], *(piece[0] for piece in pieces)]),
-            "figures": from_json(AnswerFigures, json.loads(figures)) if figures else None,
+            "figures": _figures(json.loads(figures)) if figures else None,
             "attachments": tuple(
                 Attachment(clean(name), clean(text))
                 for name, text in json.loads(attachments or "[]")
@@ -98,6 +98,15 @@ def message_of(row: tuple[Any, ...], pieces: Sequence[tuple[str, bytes]] = ()) -
         return message
     except (*_WRONG, AttributeError, KeyError, struct.error) as problem:
         raise _damaged(row[0], problem) from problem
+
+
+def _figures(values: Any) -> AnswerFigures:
+    """Raises one of GARBLED."""
+    found = from_json(AnswerFigures, values)
+    for count in (found.prompt_tokens, found.cached_tokens, found.completion_tokens):
+        if not 0 <= count <= MOST_ID:
+            raise ValueError("no number of tokens")
+    return found
 
 
 @cache

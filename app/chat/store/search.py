@@ -49,12 +49,15 @@ def search(db: Connection, query: str, limit: int) -> list[Hit]:
         like = re.sub(r"([%_^])", r"^\1", signs)
         found = _newest_of_each_chat(db, _LITERALLY, f"%{like}%", limit)
         return _hits(db, found, found, [re.compile(re.escape(fold(signs)))])
+    unfinished = not text[-1].isspace()  # the last word
     # In FTS5's language, in quotes, so that nothing of them is an operator.
     quoted = ['"' + spaced(word).replace('"', '""') + '"' for word in words]
-    wanted = " AND ".join(quoted) + ("" if text[-1].isspace() else "*")  # the last is unfinished
+    wanted = " AND ".join(quoted) + ("*" if unfinished else "")
     titled = [row[0] for row in db.execute(_TITLES, (wanted, limit))]
     found = _newest_of_each_chat(db, _MESSAGES, wanted, limit)
-    patterns = sorted(map(_pattern, words), key=lambda one: -len(one.pattern))
+    patterns = [_pattern(word, unfinished=False) for word in words[:-1]]
+    patterns.append(_pattern(words[-1], unfinished=unfinished))
+    patterns.sort(key=lambda one: -len(one.pattern))
     chats = dict.fromkeys([*titled, *found])
     return _hits(db, islice(chats, limit), found, patterns)
 
@@ -137,14 +140,18 @@ def spaced(text: str) -> str:
     return text.lower() if text.isascii() else _alone().sub(" \\1 ", fold(text))
 
 
-def _pattern(word: str) -> re.Pattern[str]:
+def _pattern(word: str, *, unfinished: bool) -> re.Pattern[str]:
     """Regular expression that matches, in a folded text, the places where the index matches
-    ``word``, and beginnings of longer words.
+    ``word``; beginnings of longer words only if it is ``unfinished``.
     """
-    parts = []
-    for piece in _piece().findall(fold(word)):
+    pieces, parts = _piece().findall(fold(word)), []
+    for number, piece in enumerate(pieces, 1):
+        if _alone().match(piece):
+            parts.append(piece)
+            continue
         letters = "".join(re.escape(letter) + _ACCENTS for letter in piece)
-        parts.append(piece if _alone().match(piece) else f"(?<!{_LETTER}){letters}")
+        end = "" if unfinished and number == len(pieces) else f"(?!{_LETTER})"
+        parts.append(f"(?<!{_LETTER}){letters}{end}")
     return re.compile(r"[\W_]*".join(parts))
 
 

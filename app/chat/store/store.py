@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +17,6 @@ from runtimes.paths import data_dir
 
 _KEEP_DELETED_S = 30 * 86400.0
 _KEEP_EMPTY_S = 86400.0
-_MOST_PROMPTS = 5000  # that are looked through
 # Begun before, and nothing was ever said, named or typed in it.
 _EMPTY = (
     "updated < ? AND title = '' AND system IS NULL AND id NOT IN (SELECT id FROM drafts)"
@@ -263,13 +261,17 @@ class ChatStore(Database):
 
     def prompts(self, limit: int = 500) -> list[str]:
         """Return the user's past messages, newest first, each text once."""
+        found: dict[str, None] = {}
         query = (
             "SELECT messages.text FROM messages JOIN chats ON chats.id = messages.chat"
             " WHERE role = 'user' AND deleted_at IS NULL ORDER BY messages.id DESC"
         )
         with self.reading() as db:
-            texts = islice(db.execute(query), _MOST_PROMPTS)
-            return [*dict.fromkeys(text for (text,) in texts)][:limit]
+            for (text,) in db.execute(query):
+                found.setdefault(text)
+                if len(found) >= limit:
+                    break
+        return list(found)
 
     def _tidy(self) -> None:
         """Only what has something to do writes: that waits for other programs."""

@@ -228,11 +228,11 @@ def _names(asked: BenchOptions) -> tuple[str, ...]:
     """The benchmarks asked for, each once. With --depth, all must be able to measure there."""
     if asked.sweep and (asked.what or asked.depth is not None):
         raise BadParameter("it goes with neither --what nor --depth", param_hint="--sweep")
-    if not asked.what:
+    names = parts(*asked.what or ())
+    if not names:
         return (_SPEED,)
     from app.bench.suite import BENCHMARKS
 
-    names = parts(*asked.what)
     others = [name for name in names if name != _SPEED]
     if unknown := [name for name in others if name not in BENCHMARKS]:
         known = ", ".join((_SPEED, *BENCHMARKS))

@@ -138,3 +138,15 @@ async def test_a_stop_settles_and_gives_back_what_waits(roomy: EngineHost, store
     await view.idle()
     assert view.said == [USER, STOPPED, USER, DONE]
     assert view.session.path[2].text == "after the stop"
+
+
+async def test_an_engine_that_fails_gives_back_what_waits(roomy: EngineHost, store: ChatStore):
+    view = View(roomy, store, ENDLESS)
+    await view.answer.send("Go")
+    await view.until(lambda: view.answer.turn)
+    await view.answer.send("one")
+    view.answer.turn._stream.cancel()  # as when the model is closed
+    await view.idle()
+    assert view.typed == "one"
+    assert view.said == [USER, STOPPED]
+    assert "closed" in view.session.path[-1].error

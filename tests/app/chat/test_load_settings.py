@@ -49,7 +49,14 @@ def test_it_is_remembered_by_file(gguf_file: Path, tmp_path: Path):
     remember(gguf_file, said)
     assert remembered(gguf_file) == said
     assert remembered(tmp_path / "other.gguf") == LoadSettings()
-    save_entry("load_settings", str(gguf_file.resolve()), {"new": 1, "threads": 2}, 9)
+    kept = {
+        "new": 1,
+        "threads": 2,
+        "kv_type": "of a later version",
+        "context": [],
+        "gpu_layers": -9,
+    }
+    save_entry("load_settings", str(gguf_file.resolve()), kept, 9)
     assert remembered(gguf_file) == LoadSettings(threads=2)
     remember(gguf_file, LoadSettings())
     assert remembered(gguf_file) == LoadSettings()

@@ -13,9 +13,11 @@ from runtimes.errors import ModelError, RequestError
 from runtimes.models.registry import read_model
 from runtimes.request import FinishReason, Request, SamplingParams
 from runtimes.settings import RunnerSettings
+from tests.app import endless
 from tests.app.chat.conftest import answer
 from tests.app.chat.conftest import until as until_done
 from tests.app.serve.conftest import running
+from tests.support import until
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -55,6 +57,20 @@ def test_another_model_by_its_name(address):
     assert connect(f"{address}/v1#other").model.runtime == "onnx"
     with pytest.raises(ModelError, match="it has pebble, other"):
         connect(f"{address}#nope")
+
+
+def test_an_answer_can_be_stopped(endless_gguf):
+    with running({"pebble": endless_gguf}, slots=1) as server:
+        engine = connect(server.address)
+        params = SamplingParams(max_tokens=endless.CONTEXT - 1024, frequency_penalty=-2.0)
+        ids = engine.encode_chat([{"role": "user", "content": "Tell me a story."}])
+        stream = engine.submit(Request(ids, params))
+        next(iter(stream))
+        stream.cancel()
+        found = stream.result(60)
+        assert found.finish_reason is FinishReason.CANCELLED
+        assert found.text
+        until(lambda: engine.stats().running == 0)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,8 @@ from app.cli import main as cli
 from app.console import messages
 from tests.app.tui.terminal import Terminal
 from tests.hostile import harmful
+from tests.quantize.hub.fakehub import FakeHub
+from tests.runtimes.models.sparse_gguf import write_sparse_gguf
 
 WORST = "PWNED[red]\x1b]2;PWNED\x07\x1b[2J\x1b[4;95m\x9b31m\u202e\u2028\x08\x7f"
 # What Rich writes itself, for colours and bars; the style in the text above is none of its own.
@@ -142,3 +144,18 @@ def test_quantize(run: Run, pebble: Path, tmp_path: Path) -> None:
     run("quantize", tmp_path / f"none {WORST}")
     run("quantize", pebble, "--recipe", WORST, tried=False)  # in small letters
     run("quantize", pebble, "--override", WORST)
+
+
+def test_an_architecture(run: Run, tmp_path: Path) -> None:
+    shape = {"hidden": 32, "feed_forward": 32, "layers": 1, "heads": 1, "kv_heads": 1, "vocab": 32}
+    file = write_sparse_gguf(tmp_path / "odd.gguf", WORST, head_dim=32, **shape)
+    run("-v", "run", file, "Hello")
+
+
+def test_a_hub(run: Run, hub: FakeHub) -> None:
+    hub.add("org/names", {f"{WORST}-{kind}.gguf": b"GGUF" * 50 for kind in ("Q4_K_M", "Q8_0")})
+    hub.add("org/one", {"[/red]PWNED-Q4_K_M.gguf": b"GGUF" * 50})
+    for repo in ("org/names", "org/one", f"org/{WORST}"):
+        run("pull", repo)
+    run("models", tried=False)  # what cannot be a name is refused before
+    run("rm", WORST)

@@ -253,6 +253,15 @@ def test_what_cannot_be_written_leaves_the_file(
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.toml"
+    file.rename(real)
+    file.symlink_to(real)
+    set_value("mouse", True)
+    assert file.is_symlink()
+    assert "mouse = true" in real.read_text()
+
+
 def test_the_command(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

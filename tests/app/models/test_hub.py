@@ -97,6 +97,14 @@ def test_pages_are_asked_for_when_they_are_needed_and_of_our_hub(hub: FakeHub) -
     assert asked == [(["many"], ["gguf", "conversational"])] * 4
 
 
+_NO_LISTS = (
+    b"<html>Log in",
+    b'[{"likes": 3}]',
+    b"[7]",
+    b'[{"id": 7, "gguf": {"total": 9}}]',
+)
+
+
 def test_trouble(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     no_list = "is not a list of models"
     for told, what in (
@@ -104,7 +112,7 @@ def test_trouble(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
          {"status": 429, "headers": {"Retry-After": "120"}}),
         ("does not answer the search (HTTP 503); try again later", {"status": 503}),
         ("(HTTP 400, bad sort)", {"status": 400, "headers": {"X-Error-Message": "bad sort"}}),
-        *((no_list, {"page": page}) for page in (b"<html>Log in", b'[{"likes": 3}]', b"[7]")),
+        *((no_list, {"page": page}) for page in _NO_LISTS),
     ):  # fmt: skip
         fault = hub.fault("^/api/models$", **what)
         with pytest.raises(HubError) as error:

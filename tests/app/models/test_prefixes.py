@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,25 @@ def test_what_another_process_saves_meanwhile_is_used(
     theirs.keep(second, SETTINGS, prompt)  # as a chat that goes on
     [longer] = prefixes.folder.iterdir()
     assert longer != file
+
+
+def test_a_damaged_file_and_one_of_other_keys_and_values_are_not_used(
+    engines: tuple[WorkerEngine, WorkerEngine], gguf_file: Path, prefixes: SavedPrefixes
+) -> None:
+    small = replace(SETTINGS, kv_type="q8_0")
+    with WorkerEngine.load(gguf_file, small) as other:
+        for count, (loaded, settings) in enumerate(((engines[0], SETTINGS), (other, small))):
+            prompt = loaded.encode(f"Types. {TEXT}")
+            prefixes.before(loaded, settings, prompt)
+            assert read(loaded, prompt) <= 1
+            prefixes.keep(loaded, settings, prompt)
+            assert len(list(prefixes.folder.iterdir())) == count + 1
+    for file in prefixes.folder.iterdir():
+        file.write_bytes(file.read_bytes()[:-7])
+    anew = SavedPrefixes(prefixes.folder, ROOM, worth_s=0)
+    anew.before(engines[1], SETTINGS, prompt)
+    assert read(engines[1], prompt) <= 1
+    assert len(list(prefixes.folder.iterdir())) == 1  # the other is nobody's here
 
 
 def test_two_that_save_at_once_leave_whole_files_within_the_budget(

@@ -84,6 +84,17 @@ def test_what_is_pulled(hub: FakeHub) -> None:
     assert labels() == {"Q4_K_M", "BF16", "cpu/int4-block-32"}
 
 
+def test_files_with_the_same_content_and_with_other_names_too(hub: FakeHub, tmp_path: Path) -> None:
+    twins = {"genai_config.json": b"{}" * 40, "added.json": b"{}" * 40, "model.onnx": b"onnx" * 50}
+    hub.add("org/twins", twins)
+    folder = get("org/twins")
+    assert files_of(folder) == twins
+    (tmp_path / "added.json").hardlink_to(folder / "added.json")
+    hub.add("org/twins", {**twins, "genai_config.json": b"[]" * 40, "added.json": b"[]" * 40})
+    assert files_of(get("org/twins"))["added.json"] == b"[]" * 40
+    assert (tmp_path / "added.json").read_bytes() == b"{}" * 40
+
+
 def test_nothing_is_written_through_a_link_or_into_what_cannot_be_read(
     hub: FakeHub, tmp_path: Path
 ) -> None:

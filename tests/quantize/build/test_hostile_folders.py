@@ -184,6 +184,7 @@ def _said(stage: Path, **changes: object) -> None:
         lambda stage: (stage / "m.gguf").unlink(),
         lambda stage: (stage / "more").touch(),
         lambda stage: (stage / RECORD).unlink(),
+        lambda stage: (stage / RECORD).write_text('{"owner": "model", "va'),
         lambda stage: _said(stage, files={"m.gguf": "x"}),
         lambda stage: _said(stage, files=[1, 2]),
         lambda stage: _said(stage, files={"../../documents/README.md": {"bytes": 1, "sha256": ""}}),

@@ -61,6 +61,16 @@ def test_other_inputs_are_another_stage_and_another_model_clears_all(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_stage_that_fails_leaves_nothing(tmp_path: Path):
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Stages(tmp_path, "model").run("build", KEY, fail)
+    assert list(tmp_path.iterdir()) == []
+
+
 class _Killed(BaseException):
     """Stands for SIGKILL: nothing that would clean up is run."""
 

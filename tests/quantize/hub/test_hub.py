@@ -351,9 +351,9 @@ def test_a_hub_that_lies_reaches_no_file_elsewhere(hub: FakeHub, tmp_path: Path)
         hub.lie = lie
         with pytest.raises(HubError):
             get(hub=AT_ONCE)
+        with pytest.raises(HubError):
+            pull(parse_request("org/tiny"), Notes(), AT_ONCE)
         assert {*tmp_path.rglob("*")} == before, name
-    with pytest.raises(HubError):
-        pull(parse_request("org/tiny"), Notes(), AT_ONCE)
     assert (tmp_path / "victim").read_text() == "mine"
 
 

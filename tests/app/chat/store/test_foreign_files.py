@@ -128,6 +128,30 @@ def test_errors_of_the_disk_are_no_damage(chats: Path, monkeypatch: pytest.Monke
     assert _texts(chats) == ["question", "answer"]
 
 
+def test_a_repair_that_cannot_rename_leaves_all_as_it_was(
+    chats: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _run(chats, "UPDATE chats SET sampling = '{'")
+    before, rename = chats.read_bytes(), Path.rename
+
+    def refused(path: Path, target: Path) -> Path:
+        if path.name.endswith(".repaired"):
+            raise PermissionError(13, "Permission denied")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refused)
+        with pytest.raises(StoreError, match="permissions"):
+            repair(chats)
+    assert (chats.read_bytes(), _names(chats)) == (before, {"chats.db"})
+    with ChatStore.open(chats) as store, monkeypatch.context() as patch:
+        patch.setattr(database, "_BUSY_S", 0.1)
+        store.prompts()
+        with pytest.raises(StoreError, match="held by another program"):
+            repair(chats)
+    assert repair(chats).aside is not None
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no pipes in folders there")
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link to zero"])
 def test_what_is_no_file_is_neither_waited_for_nor_replaced(path: Path, kind: str):
@@ -207,6 +231,7 @@ _HOSTILE: dict[str, tuple[str, ...]] = {
         "CREATE INDEX slow ON messages (hex(zeroblob(length(text) * 9999)))",
     ),
     "a virtual table": ("CREATE VIRTUAL TABLE more USING fts5 (text)",),
+    "a virtual table named as a part of one": ("CREATE VIRTUAL TABLE a_fts_b USING fts5 (text)",),
 }
 
 
@@ -264,6 +289,10 @@ _ODD: dict[str, tuple[str, ...]] = {
         "UPDATE messages SET figures = json_set(figures, '$.decode_tps', 'fast')"
         " WHERE figures IS NOT NULL",
     ),
+    "fewer tokens than none": (
+        "UPDATE messages SET figures = json_set(figures, '$.completion_tokens', -1)"
+        " WHERE figures IS NOT NULL",
+    ),
     "figures beyond numbers": (
         f"UPDATE messages SET figures = replace(figures, '\"prompt_tokens\": 1',"
         f" '\"prompt_tokens\": 1{'0' * 400}') WHERE figures IS NOT NULL",
@@ -296,6 +325,20 @@ def test_values_of_other_kinds_are_told_and_repaired(chats: Path, what: str):
     texts = _texts(chats)
     assert texts == ["question", "answer"], what
     assert repair(chats).aside is None
+
+
+def test_what_is_no_json_takes_nothing_else_with_it(chats: Path):
+    _run(
+        chats,
+        "UPDATE chats SET sampling = '{', system = 'terse'",
+        "UPDATE messages SET figures = '{', calls = '{'",
+    )
+    assert repair(chats).aside is not None
+    with ChatStore.open(chats) as store:
+        (chat,) = store.chats()
+        asked, answer = store.messages(chat.id)
+        assert (chat.system, asked.attachments) == ("terse", (Attachment("a.txt", "text"),))
+        assert answer.token_ids == (1, 2)
 
 
 def _read_all(path: Path) -> None:

@@ -5,10 +5,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.chat.store import rows
+from app.chat.store.errors import StoreError
 from app.chat.store.records import Message, Role, State
 from app.chat.store.store import ChatStore
 
@@ -108,3 +111,22 @@ def test_what_was_saved_survives_a_kill(
         assert store.messages(chat.id) == messages
         with store.reading() as db:
             assert db.execute("SELECT count(*) FROM pieces").fetchone()[0] == 0
+
+
+def test_one_that_goes_on_or_was_wrongly_taken_for_dead_loses_nothing(path: Path, store: ChatStore):
+    chat = store.new_chat()
+    answer = store.begin_answer(chat.id, store.add_message(chat.id, None, "x").id)
+    store.end_answer(replace(answer, text="one ", token_ids=(1,), state=State.CUT))
+    assert store.resume_answer(answer.id).text == "one "
+    store.save_answer(answer.id, "one two ", [1, 2])
+    with ChatStore.open(path) as other, other.writing() as db:
+        rows.mark_lost(db, [answer.id])  # as if it did not see this process
+    lost = store.message(answer.id)
+    assert (lost.state, lost.text, lost.token_ids) == (State.LOST, "one two ", (1, 2))
+    store.save_answer(answer.id, "one two three ", [1, 2, 3])
+    again = store.message(answer.id)
+    assert (again.state, again.text) == (State.STREAMING, "one two three ")
+    store.end_answer(replace(answer, text="one two three four", token_ids=(), state=State.DONE))
+    assert store.search("four")[0].message == answer.id
+    with pytest.raises(StoreError, match="ended"):
+        store.save_answer(answer.id, "more", [4])

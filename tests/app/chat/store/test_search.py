@@ -75,6 +75,13 @@ def test_not_found(store: ChatStore, say, text: str, query: str):
     assert store.search(query) == []
 
 
+def test_a_whole_word_is_not_shown_within_a_longer_one(store: ChatStore, say):
+    say("A category of cats, with one cat among them")
+    assert _marked(store.search("cat ")[0]) == ["cat"]
+    assert _marked(store.search("cat am")[0]) == ["cat", "am"]
+    assert _marked(store.search("cat")[0]) == ["cat"] * 3
+
+
 @pytest.mark.parametrize(
     "query", ['"', '""', "'", "*", "^", "a*", '"a', "a OR", "(", "{a b}: c", "a\0b", "𐎀", "\u0301"]
 )

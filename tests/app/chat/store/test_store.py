@@ -187,3 +187,12 @@ def test_reading_does_not_wait_for_a_writer(store: ChatStore):
         thread.join(30)
         assert found == ["before"]
     assert store.chat(chat.id).title == "after"
+
+
+def test_prompts_are_newest_first_without_doubles(store: ChatStore):
+    chats = [store.new_chat().id for _ in range(2)]
+    for number, text in enumerate(["a", "b", "a", "c", "secret"]):
+        store.add_message(chats[number == 4], None, text)
+    store.delete_chat(chats[1])
+    assert store.prompts() == ["c", "a", "b"]
+    assert store.prompts(2) == ["c", "a"]
