@@ -365,18 +365,22 @@ class QuantizeProcess:
         self.stopping = False
         self._kill_at = math.inf  # once it is told to end
         self._rest = b""  # of an event that is not whole yet
-        kept = [tempfile.NamedTemporaryFile(prefix="ingot-quantize-") for _ in range(2)]  # noqa: SIM115
-        self._out, self._said = kept
-        self._events = Path(self._out.name).open("rb")  # noqa: SIM115
-        self._process = Child(
-            *("-m", "quantize", *arguments, "--json"),
-            environment={"PYTHONUNBUFFERED": "1"},
-            outlives=True,
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=self._said,
-            start_new_session=True,
+        # Files, not pipes: no thread has to read them, and the run may go on without the app.
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="ingot-quantize-", ignore_cleanup_errors=True
         )
+        told, self._said = (Path(self._folder.name) / name for name in ("events", "said"))
+        with told.open("wb") as out, self._said.open("wb") as said:
+            self._process = Child(
+                *("-m", "quantize", *arguments, "--json"),
+                environment={"PYTHONUNBUFFERED": "1"},
+                outlives=True,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=said,
+                start_new_session=True,
+            )
+        self._events = told.open("rb")
         logger.info("quantize %s", " ".join(arguments))
 
     @property
@@ -398,8 +402,9 @@ class QuantizeProcess:
             if isinstance(event, dict):
                 self.run.apply(event)
         if ended and self.run.state is RunState.RUNNING:
-            code, said = self._process.returncode, Path(self._said.name).read_text(errors="replace")
-            last = [line.rsplit("\r", 1)[-1] for line in said.split("\n")[-_LINES:]]
+            code, said = self._process.returncode, self._said.read_text(errors="replace")
+            words = said.rstrip().split("\n")[-_LINES:]
+            last = [line.rstrip().rsplit("\r", 1)[-1] for line in words]
             self.run.ended(code, "\n".join(last), stopped=self.stopping and code != 0)
             level = logging.WARNING if self.run.error else logging.INFO
             why = f": {self.run.error}" if self.run.error else ""

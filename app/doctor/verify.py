@@ -26,6 +26,7 @@ from typing import Any
 
 from app import demo
 from app.bench.frame import rounded
+from app.console import emit
 from app.doctor.checks import (
     CheckLine,
     CheckResult,
@@ -411,7 +412,10 @@ def shown(
             status.update(Text(visible(_about(line))))
 
         def ends(line: CheckLine) -> None:
-            verdict = (line.verdict, _COLOURS[line.verdict])
-            console.print(Text.assemble(verdict, visible(f"  {_about(line)}  {line.found}")))
+            told = f"  {_about(line)}  {line.found}"
+            if console.is_terminal:
+                console.print(Text.assemble((line.verdict, _COLOURS[line.verdict]), visible(told)))
+            elif not silent:  # a name of a file may hold what an encoding lacks
+                emit(f"{line.verdict}{told}\n")
 
         yield begins, ends

@@ -19,7 +19,7 @@ from app.openai.request import (
     message_reasoning,
     sampling_of,
 )
-from app.openai.task import Task, merged, parts_text, task_at
+from app.openai.task import Task, merged, parts_text
 from app.openai.tool_parser import ArgumentsDelta, CallBegin, ContentDelta, Delta, ThoughtDelta
 from app.openai.tools import ToolFields, Tools, tools_of
 from app.openai.validation import (
@@ -28,6 +28,7 @@ from app.openai.validation import (
     Ignored,
     InputError,
     JsonObject,
+    as_unicode,
     check_count,
     fields_of,
     require_list,
@@ -64,15 +65,21 @@ def messages_task(body: Any, defaults: SamplingParams, *, counted: bool = False)
     if not counted and body.get("max_tokens") is None:
         raise InputError("missing_parameter", "body has no 'max_tokens'")
     said = [*_system(body.get("system")), *_messages(body.get("messages"))]
-    task = task_at(merged(said, ("user",)), "messages")
+    history = merged(said, ("user",))
+    last = history[-1]
+    if last.get("tool_calls"):
+        raise InputError("wrong_type", "what the calls of 'messages' have returned is missing")
+    # A system message may be the last one, and so may the beginning of an answer.
+    turns = (history.pop()["content"],) if last["role"] == "user" else ()
     tools, sampling = _tools(body, ignored), _sampling(body, defaults)
-    return completed(task, body, tools, sampling, ignored, defaults)
+    return completed(Task(tuple(history), turns), body, tools, sampling, ignored, defaults)
 
 
 def _sampling(body: Given, defaults: SamplingParams) -> SamplingParams | None:
     given = {name: body[name] for name in _SAMPLED if body.get(name) is not None}
     if (stops := body.get("stop_sequences")) is not None:
-        require_list(stops, "stop_sequences", "a list of texts")
+        if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+            raise InputError("wrong_type", "stop_sequences must be a list of texts")
         given["stop"] = stops
     config = body.get("output_config") or {}
     require_object(config, "output_config")
@@ -151,8 +158,7 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
             case "text", _:
                 texts.append(_text(block.get("text"), f"{at}.text"))
             case "tool_use", "assistant":
-                said = {"name": block.get("name"), "arguments": block.get("input")}
-                calls.append({"id": block.get("id"), "function": said})
+                calls.append(_call(block, at))
             case "tool_result", "user":
                 text = _text(block.get("content") or "", f"{at}.content")
                 text = f"Error: {text}" if block.get("is_error") else text
@@ -176,6 +182,15 @@ def _of_blocks(role: str, content: Any, where: str) -> list[Message]:
             raise InputError("empty_prompt", f"{where} is blank")
         return results
     return [*results, {"role": role, "content": text, **more}]
+
+
+def _call(block: Given, where: str) -> JsonObject:
+    identity, name, given = block.get("id"), block.get("name"), block.get("input")
+    if not isinstance(identity, str) or not isinstance(name, str):
+        raise InputError("wrong_type", f"{where} must have an id and a name")
+    require_object(given, f"{where}.input")
+    as_unicode(json.dumps([identity, name, given], ensure_ascii=False), where)
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": given}}
 
 
 # Answers as Anthropic's Messages API has them: whole, as events, and errors.

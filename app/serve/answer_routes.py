@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -220,11 +220,12 @@ async def _chunks(
             said |= delta_body(ThoughtDelta(chunk.text)) if chunk.thought else {}
             yield event({**said, "token_ids": chunk.token_ids})
     else:
+        text_event = _text_events(event, chat=chat)
         async for index, delta in generation.deltas():
-            if chat:
+            if isinstance(delta, ContentDelta):
+                yield text_event(index, delta.text)
+            elif chat:
                 yield event(_piece(index, delta_body(delta)))
-            elif isinstance(delta, ContentDelta):
-                yield event(_piece(index, delta.text))
             else:
                 yield event(_piece(index, "") | delta_body(delta))
     try:
@@ -245,6 +246,22 @@ async def _chunks(
         counts = {"usage": body["usage"], "timings": body["timings"]}
         last.append(event(**counts, **_context(answer, generation)))
     yield b"".join([*last, b"data: [DONE]\n\n"])
+
+
+def _text_events(event: Callable[..., bytes], *, chat: bool) -> Callable[[int, str], bytes]:
+    """Makes the events of pieces of text. There is one a token: all but the text is made once."""
+
+    @cache
+    def around(index: int) -> list[bytes]:
+        mark = secrets.token_hex(12)
+        whole = event(_piece(index, {"content": mark} if chat else mark))
+        return whole.split(encode(mark).encode())
+
+    def text_event(index: int, text: str) -> bytes:
+        before, after = around(index)
+        return before + encode(text).encode() + after
+
+    return text_event
 
 
 def _piece(index: int, said: Any, reason: str | None = None) -> JsonObject:

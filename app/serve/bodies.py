@@ -9,11 +9,12 @@ what is wrong with one is said in OpenAI's form of an error.
 
 import asyncio
 import gc
-import json
+import math
 import re
 import sys
 import threading
 import time
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
@@ -42,7 +43,6 @@ _MOST_REST_S = 1.0
 _REST = 9  # after a large body, the next one waits so many times as long as that took
 _PIECE = 2**20
 _PAIR = re.compile(rb"\\u[dD][89abAB]")  # the escape of a wide character begins so
-_EXTREME = re.compile(rb"\d{300}|[eE]\+?\d{3}")  # as numbers beyond a float have it
 
 
 @dataclass(slots=True)
@@ -171,16 +171,30 @@ def _parsed(data: bytes, charge: Charge, most: int) -> Any:
     values = checked_values(data, most)
     gc.disable()  # it would look through millions of small values again and again
     try:
-        text = data.decode("utf-8-sig")
-        charge.add(values * _VALUE_BYTES + sys.getsizeof(text) - len(data) + _widened(data))
-        value = from_json(text, allow_inf_nan=False)
-        if _EXTREME.search(data):
-            json.dumps(value, allow_nan=False)
+        text_bytes = sys.getsizeof(data.decode("utf-8-sig"))
+        charge.add(values * _VALUE_BYTES + text_bytes - len(data) + _widened(data))
+        value = from_json(data.removeprefix(BOM_UTF8), allow_inf_nan=False)
+        if not _finite(value):
+            raise ValueError("it has too large a number")
     except ValueError as error:
+        if "hex escape" in str(error):  # so its parser calls what is left of a pair
+            said = f"the body has half a surrogate pair: {error}"
+            raise HttpError(400, "invalid_unicode", said) from None
         raise HttpError(400, "invalid_json", f"the body is not JSON: {error}"[:300]) from None
     finally:
         gc.enable()
     return value
+
+
+def _finite(value: Any) -> bool:
+    """Whether no number is beyond a float: the parser makes infinity of such."""
+    level = [value]
+    while level:
+        if math.inf in level or -math.inf in level:
+            return False
+        inner = [one for one in level if isinstance(one, dict | list)]
+        level = [each for one in inner for each in (one.values() if type(one) is dict else one)]
+    return True
 
 
 def _widened(data: bytes) -> int:
@@ -278,19 +292,20 @@ class Body(BaseModel):
     def read(cls, value: Any) -> Self:
         """Raises InputError naming what is missing, wrong or not supported."""
         require_object(value, "body")
+        given = {name: one for name, one in value.items() if one is not None}
+        unknown = next((name for name in given if name not in cls.model_fields), None)
+        if unknown is not None and cls.model_config.get("extra") == "forbid":
+            raise InputError("unsupported_parameter", f"{unknown[:60]!r} is not supported")
         try:
-            return cls.model_validate({k: v for k, v in value.items() if v is not None})
+            return cls.model_validate(given)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             kind = "wrong_type" if first["type"].endswith("_type") else "invalid_value"
+            code = "missing_parameter" if first["type"] == "missing" else kind
             where = ".".join(map(str, first["loc"]))[:100]
-            said = f"{where}: {first['msg']}"
-            raise InputError(_CODES.get(first["type"], kind), said) from None
+            raise InputError(code, f"{where}: {first['msg']}") from None
 
     @classmethod
     def described(cls) -> JsonObject:
         """For ``openapi_extra`` of a route that reads it."""
         return _request_body(cls.model_json_schema())
-
-
-_CODES = {"missing": "missing_parameter", "extra_forbidden": "unsupported_parameter"}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 import anyio
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
@@ -164,6 +164,7 @@ def _malformed(why: Any) -> HttpError:
 
 
 _PIECE = 1 << 18
+_MOST_PAIRS = 16  # of metadata, as OpenAI has them
 _UPLOAD = body_schema(
     {
         "file": {"type": "string", "format": "binary"},
@@ -175,6 +176,12 @@ _UPLOAD = body_schema(
 _Item = TypeVar("_Item", StoredFile, Batch)
 
 
+def _few(metadata: Any) -> Any:
+    if isinstance(metadata, dict) and len(metadata) > _MOST_PAIRS:  # before any of them is read
+        raise ValueError(f"there are more than {_MOST_PAIRS} pairs")
+    return metadata
+
+
 class BatchBody(Body):
     """Body of POST /v1/batches."""
 
@@ -183,7 +190,8 @@ class BatchBody(Body):
     completion_window: Literal["24h"]
     metadata: Annotated[
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
-        Field(max_length=16),
+        BeforeValidator(_few),
+        Field(max_length=_MOST_PAIRS),
     ] = None
 
 

@@ -336,6 +336,7 @@ class BatchJob(Vertical):
                     await self._list(job, keep=known)  # the cursor begins at the first row
             except Exception:  # a defect must not leave a job unwatched; the monitor shows it
                 log.exception("following %s", job.output)
+                more = searched = False
             await asyncio.sleep(0 if more or searched else _TICK_S)
 
     def _draw(self, job: WatchedJob, view: JobView) -> None:

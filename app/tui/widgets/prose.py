@@ -28,7 +28,7 @@ from app.tui.widgets.text_lines import TextLines
 from runtimes.untrusted import visible
 
 # CommonMark 0.31, 4.5: a backtick fence's info string has no backticks.
-_OPEN = re.compile(r"(`{3,}(?!.*`)|~{3,})(.*)\n")
+_OPEN = re.compile(r"(`{3,}+(?!.*`)|~{3,})(.*)\n")
 _CLOSE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t\r]*\n?")
 # Only fences that begin in the first column are told apart; an indented one belongs to the list
 # that it stands in.

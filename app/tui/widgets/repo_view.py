@@ -228,7 +228,7 @@ class RepoView(Pane):
                 return
         there, asked = self._known[name], (self._what or "").lower()
         self._fill(there)
-        stays = any(
+        stays = bool(asked) and any(
             self._table.go_to(build.kept.main)
             for build in there.builds
             if asked in (build.kept.main.lower(), build.kept.label.lower())

@@ -26,6 +26,7 @@ from app.doctor.verify import (
     build_pebble,
     pebble,
     read,
+    shown,
 )
 from runtimes.errors import IngotError
 from runtimes.machine import processes
@@ -55,6 +56,14 @@ def test_without_time_everything_is_skipped_and_told(
     assert "to send: " in done.stderr
     for_programs = command(*asked, tmp_path / "json", "--json")
     assert json.loads(for_programs.stdout)["verdicts"] == data["verdicts"]
+
+
+def test_names_that_no_encoding_has_end_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for silent in (True, False):
+        with shown(silent=silent) as (begins, ends):
+            begins(CheckLine("run", file="a\udc80.gguf"))
+            ends(CheckLine("run", file="a\udc80.gguf", verdict="passed", found="it runs"))
+    assert capsys.readouterr().out == "passed  run  a\\udc80.gguf  it runs\n"
 
 
 def test_what_a_check_may_end_with() -> None:

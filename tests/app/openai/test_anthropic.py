@@ -90,6 +90,11 @@ def test_a_conversation_with_tools():
     assert found.tools.functions[0]["parameters"] == WEATHER["input_schema"]
 
 
+def test_a_system_message_may_be_the_last():
+    said = [{"role": "user", "content": "Rome?"}, {"role": "system", "content": "Be brief."}]
+    assert message(messages=said).opening == said
+
+
 def test_an_answer_is_a_message():
     answer = Answer("Hm.", finish_reason="tool_calls", tool_calls=[CALL], usage=USAGE)
     body = parsed(begun().whole(answer, None))

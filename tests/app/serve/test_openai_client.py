@@ -133,6 +133,27 @@ def test_parse_gives_an_object(client):
     assert isinstance(said.output_parsed, City)
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_any_text_comes_through_in_an_event(server, path):
+    """Events are put together of what is the same in all of them and the text."""
+    text = 'say "\\n"\n\té%s{0}'
+    body = {"n": 2, "max_tokens": 60, "stream": True, "structured_outputs": {"choice": [text]}}
+    body |= {"prompt": "Say"} if path == "completions" else {"messages": QUESTION}
+    answer = server.begin(body, f"/v1/{path}").getresponse()
+    *events, done = answer.read().decode().strip().split("\n\n")
+    assert done == "data: [DONE]"
+    said, heads = ["", ""], []
+    for event in (json.loads(one.removeprefix("data: ")) for one in events):
+        (choice,) = event.pop("choices")
+        heads.append(event)
+        piece = choice.pop("text") if path == "completions" else choice.pop("delta").get("content")
+        said[choice["index"]] += piece or ""
+        assert choice.keys() == {"index", "logprobs", "finish_reason"}
+    assert said == [text, text]
+    assert len(heads) > 4
+    assert heads == [heads[0]] * len(heads)
+
+
 def test_completions_continue_a_text_or_tokens(client, server):
     asked: dict[str, Any] = {"model": "pebble", "max_tokens": 6}
     prompt = "One, two, three,"

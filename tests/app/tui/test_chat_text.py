@@ -1,6 +1,7 @@
 """What the chat's widgets make of text, without a terminal."""
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,9 @@ def test_fences_are_those_of_commonmark():
     assert code("``` not `a` fence\n") == []
     assert code("- item\n  ```\n  a\n  ```\n") == []
     assert code("```\nnever closed") == ["never closed"]
+    began = time.monotonic()
+    assert code("`" * 300_000 + "x`\n") == []
+    assert time.monotonic() - began < 5, "a model may write anything"
 
 
 def test_blocks_settle_when_they_have_ended():

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from app.chat.host import HostState
+from app.chat.store.records import Role, State
 from app.models import library as models
 from app.options import ModelOptions
 from app.tui import app as shell
@@ -16,6 +17,7 @@ from app.tui.app import IngotApp, TooSmall
 from app.tui.screens.models import ModelTable
 from app.tui.services import Start, open_services
 from tests.app.tui.chat_app import out_of_models
+from tests.app.tui.conftest import ask, is_ready
 from tests.support import wait_until
 
 
@@ -37,6 +39,29 @@ async def test_quitting_while_a_model_loads(chat_app: IngotApp, monkeypatch: pyt
     assert time.monotonic() - began < 60
     assert chat_app.services.host.engine is None
     await wait_until(lambda: not set(psutil.Process().children()) - before)
+
+
+async def test_quitting_while_an_answer_streams_keeps_it_and_ends_the_engine(
+    endless_app: IngotApp,
+):
+    store = endless_app.services.store
+    async with endless_app.run_test(size=(80, 24)) as pilot:
+        chat: Any = endless_app.screen
+        await wait_until(lambda: is_ready(endless_app))
+        engine = endless_app.services.host.engine
+        pid = engine.pid
+        assert pid is not None
+        await ask(pilot, "Tell me a long story about a fox, a crow and a bear.")
+        await wait_until(lambda: chat.turn is not None and chat.turn.meter.tokens >= 3)
+        began = time.monotonic()
+        await pilot.press("ctrl+q")
+    assert time.monotonic() - began < 60
+    assert not psutil.pid_exists(pid)
+    [question, answer] = store.messages(store.chats()[0].id)
+    assert question.role is Role.USER
+    assert answer.state is State.STOPPED
+    assert answer.text
+    assert endless_app.return_code == 0
 
 
 async def test_what_was_named_is_offered_though_it_did_not_load(

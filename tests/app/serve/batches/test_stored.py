@@ -16,6 +16,8 @@ import pytest
 
 from app.serve.batches.folder import claimed, prepare
 from app.serve.batches.store import (
+    BATCH_INPUT,
+    OUTPUT,
     RECORD,
     Batch,
     BatchCounts,
@@ -221,6 +223,17 @@ def test_a_description_that_no_server_writes_costs_a_file_its_name_only(tmp_path
         assert text not in TORN or file.filename == f"{FILE}.jsonl"
 
 
+@pytest.mark.parametrize("called", ["\ud800.jsonl", "a\nb\x1b[31m", "x" * 5000, "\u202egnp.exe"])
+def test_what_a_file_is_called_can_be_told(tmp_path, called):
+    new = Files(tmp_path).begin()
+    new.write(b"x")
+    new.keep(called, BATCH_INPUT)
+    [file] = Files(tmp_path).all()
+    assert file.filename.isprintable()
+    assert 1 <= len(file.filename) <= 512
+    assert json.loads((tmp_path / new.id / "meta.json").read_text())["filename"] == file.filename
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -351,3 +364,17 @@ def test_what_is_no_folder_is_told(tmp_path, make):
     make(tmp_path / "data")
     with pytest.raises(RequestError, match="data"), claimed(tmp_path / "data"):
         pass
+
+
+def test_results_are_what_a_server_made(tmp_path):
+    """Nothing that a record names is overwritten."""
+    files = Files(tmp_path)
+    new = files.begin()
+    new.keep("a", OUTPUT)
+    again = files.begin(new.id)
+    again.write(b"x" * 10)
+    with pytest.raises(RequestError):
+        again.keep("b", OUTPUT)
+    again.drop()
+    [file] = Files(tmp_path).all()
+    assert (file.filename, file.bytes) == ("a", 0)

@@ -92,6 +92,35 @@ def test_whatever_fails_a_few_times_the_threads_go_on(server, tmp_path, place, e
         until(lambda: service.problem() is None)
 
 
+def test_with_room_again_what_could_not_be_marked_is(server, tmp_path, monkeypatch):
+    """A batch that fails at last, while the disk is full: it waits, and the others run."""
+    full, real_write, real_run = threading.Event(), store.write_record, work.run
+
+    def write(folder: Path, batch: Batch) -> None:
+        if full.is_set():
+            raise FULL
+        real_write(folder, batch)
+
+    def run(folder: Path, batch: Batch, *arguments: Any, **named: Any) -> bool:
+        full.set()
+        raise ValueError("\ud800")
+
+    monkeypatch.setattr(store, "write_record", write)
+    monkeypatch.setattr(work, "run", run)
+    with serving(tmp_path, server.pool) as service:
+        bad = new(service, [line(0, max_tokens=2)])
+        service.start()
+        seen = until(
+            lambda: service.get(bad.id), lambda now: now.errors and "space" in now.errors[0].message
+        )
+        assert seen.status == "in_progress"
+        assert str(tmp_path) not in seen.errors[0].message
+        assert alive(service)
+        full.clear()
+        monkeypatch.setattr(work, "run", real_run)
+        assert settled(service, bad).status == "completed"
+
+
 def test_a_batch_that_never_works_fails_with_a_text_that_can_be_told(server, tmp_path):
     with serving(tmp_path, server.pool) as service:
         for place, error in (
