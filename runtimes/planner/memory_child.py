@@ -111,7 +111,8 @@ def _resident() -> tuple[int, int]:
     """Resident bytes of this process, and those of them that are pages of the model's files."""
     import psutil
 
-    maps = psutil.Process().memory_maps()
+    # Linux and Windows have it; what calls this runs on Linux only.
+    maps: list[Any] = getattr(psutil.Process(), "memory_maps")()  # noqa: B009
     model = sum(one.rss for one in maps if one.path.endswith(_MODEL_FILES))
     return sum(one.rss for one in maps), model
 
