@@ -17,6 +17,7 @@ import json
 import logging
 import re
 import sys
+from typing import Any
 
 from runtimes import own
 from runtimes.engine.loading import load_runner
