@@ -158,7 +158,8 @@ def _ask(case: Case, hub: FakeHub) -> None:
             with contextlib.suppress(IngotError):
                 match random.randrange(5):
                     case 0:
-                        repr([*search(Query("name"), _HASTY)])
+                        with mock.patch("app.models.hub.quick", lambda: _HASTY):
+                            repr([*search(Query("name"))])
                     case 1:
                         look(Repository(name, Notes(), _HASTY))
                     case 2:
