@@ -158,7 +158,7 @@ def _ask(case: Case, hub: FakeHub) -> None:
             with contextlib.suppress(IngotError):
                 match random.randrange(5):
                     case 0:
-                        with mock.patch("app.models.hub.quick", lambda: _HASTY):
+                        with mock.patch("app.models.hub.quick", return_value=_HASTY):
                             repr([*search(Query("name"))])
                     case 1:
                         look(Repository(name, Notes(), _HASTY))
