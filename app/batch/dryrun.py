@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from app.batch.input.scan import InputScan, RefusedRows, scan
 from app.batch.journal.journal import Entries
@@ -14,15 +15,8 @@ from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.openai.validation import Problem
 from app.prompts import PromptStyle, refusal_code
+from runtimes.api import T, TextEncoder
 from runtimes.backend import MemoryEstimate
-from runtimes.chat import (
-    Messages,
-    ToolSchemas,
-    Variables,
-    encode_chat,
-    encode_continuation,
-    encode_text,
-)
 from runtimes.engine.kv_cache import LEAST_SHARED
 from runtimes.engine.prefix_pool import common_prefix
 from runtimes.errors import RequestError
@@ -40,39 +34,26 @@ from runtimes.untrusted import JsonObject
 _NOTE_SECONDS = 10.0
 
 
-class FileEncoder:
+class FileEncoder(TextEncoder):
     """Turns text into the tokens that an engine would; an ``runtimes.api.Encoder``.
 
     Raises ModelError when the file's tokenizer cannot be read.
     """
 
     def __init__(self, model: ModelFile, settings: RunnerSettings) -> None:
-        self.model = model
+        self._model = model
         self.tokenizer = tokenizer_of(model)
         context = min(settings.context or DEFAULT_CONTEXT, model.context_length)
         self.context = min(context, settings.kv_tokens or context)
 
-    def encode(self, text: str, suffix: str | None = None) -> list[int]:
-        """Ids of raw text, or of one to be filled in."""
-        return encode_text(self.tokenizer, text, suffix)
+    @property
+    def model(self) -> ModelFile:
+        """The file."""
+        return self._model
 
-    def encode_chat(
-        self,
-        messages: Messages,
-        template: str | None = None,
-        tools: ToolSchemas | None = None,
-        variables: Variables | None = None,
-    ) -> list[int]:
-        """Ids of a conversation, by the model's chat template or by ``template``."""
-        template = template or self.model.chat_template
-        return encode_chat(self.tokenizer, template, messages, tools, variables)
-
-    def encode_continuation(
-        self, context: str | Messages, continuation: str, variables: Variables | None = None
-    ) -> tuple[list[int], int]:
-        """Ids of both together, and where the continuation begins."""
-        template = self.model.chat_template
-        return encode_continuation(self.tokenizer, template, context, continuation, variables)
+    def encoded(self, function: Callable[..., T], *arguments: Any) -> T:
+        """See ``TextEncoder``."""
+        return function(self.tokenizer, *arguments)
 
 
 @dataclass(slots=True)

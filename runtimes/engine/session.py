@@ -47,7 +47,7 @@ def header_of(model: ModelFile, kv_type: str, adapter: str) -> SessionHeader:
         "model": hashlib.sha256(f"{known}{adapter}".encode()).hexdigest() if adapter else known,
         "runtime": model.runtime,
         "library": installed.version if installed else "unknown",
-        "kv_type": kv_type,
+        "kv_type": f"{kv_type}, rope {model.rope}" if model.rope else kv_type,
     }
 
 

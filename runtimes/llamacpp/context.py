@@ -52,7 +52,8 @@ def with_attention(settings: RunnerSettings) -> RunnerSettings:
 
 
 def load_model(model_file: ModelFile, settings: RunnerSettings) -> Any:
-    """llama.cpp's model; raises ModelError, also for one that does not continue texts."""
+    """llama.cpp's model; raises ModelError, also for one that does not continue texts, or that has
+    no rotary positions where others than its own are asked for."""
     lib = library()
     params = lib.llama_model_default_params()
     params.n_gpu_layers = 0 if settings.device == "cpu" else settings.gpu_layers
@@ -68,6 +69,12 @@ def load_model(model_file: ModelFile, settings: RunnerSettings) -> Any:
     if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
         lib.llama_model_free(model)
         raise _no_writer(model_file)
+    if settings.rope and lib.llama_model_rope_type(model) == lib.LLAMA_ROPE_TYPE_NONE:
+        lib.llama_model_free(model)
+        raise ModelError(
+            f"{model_file.path} ({model_file.architecture}) has no rotary positions: leave"
+            f" --rope {settings.rope} out"
+        )
     return model
 
 
@@ -103,18 +110,10 @@ def make_context(
     params.type_k, params.type_v = (
         getattr(lib, f"GGML_TYPE_{one.upper()}", _BF16) for one in kv_pair(settings.kv_type)
     )
-    if settings.rope:
-        kind, factor = rope_scaling(settings.rope)
-        params.rope_scaling_type = getattr(lib, f"LLAMA_ROPE_SCALING_TYPE_{kind.upper()}")
-        params.rope_freq_scale = 1 / factor
+    set_positions(params, settings)
     if settings.threads:
         params.n_threads = params.n_threads_batch = settings.threads
     try:
-        if settings.rope and lib.llama_model_rope_type(model) == lib.LLAMA_ROPE_TYPE_NONE:
-            raise ModelError(
-                f"{model_file.path} ({model_file.architecture}) has no rotary positions: leave"
-                f" --rope {settings.rope} out"
-            )
         if settings.kv_type != "f16" and not model_file.packs_kv:
             raise ModelError(
                 f"{model_file.path} has heads of {model_file.head_dim} elements; keys and values "
@@ -130,6 +129,14 @@ def make_context(
         lib.llama_model_free(model)
         raise
     return context
+
+
+def set_positions(params: Any, settings: RunnerSettings) -> None:
+    """Let a context have the rotary positions that ``settings`` ask for."""
+    if settings.rope:
+        kind, factor = rope_scaling(settings.rope)
+        params.rope_scaling_type = getattr(library(), f"LLAMA_ROPE_SCALING_TYPE_{kind.upper()}")
+        params.rope_freq_scale = 1 / factor
 
 
 def keeps_state(model: Any) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtimes.errors import ModelError, OutOfMemoryError, RequestError
-from runtimes.llamacpp.context import load_model, said_of
+from runtimes.llamacpp.context import load_model, said_of, set_positions
 from runtimes.llamacpp.kv import LlamaSlotCache
 from runtimes.llamacpp.native import NativeBatch, library, recent_errors
 from runtimes.llamacpp.omp_wait import OmpWaitPolicy
@@ -42,6 +42,7 @@ class _States:
         params.n_batch = params.n_ubatch = params.n_outputs_max = step
         params.embeddings, params.no_perf = True, True
         params.pooling_type = pooling
+        set_positions(params, settings)
         if settings.threads:
             params.n_threads = params.n_threads_batch = settings.threads
         self.context = lib.llama_init_from_model(model, params)

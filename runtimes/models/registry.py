@@ -55,9 +55,10 @@ def stretched(model: ModelFile, rope: Rope | None) -> ModelFile:
     of a runtime that cannot change them."""
     if rope in (None, model.rope):
         return model
-    if "rope" not in backend_of(model).knows:
+    if "rope" not in backend_of(model).knows or model.encodes:
+        why = "is an encoder" if model.encodes else "has its positions in its graph"
         raise RequestError(
-            f"rope {rope}: {model.path} has its positions in its graph; name a GGUF file"
+            f"rope {rope}: {model.path} {why}; name a GGUF file that continues texts"
         )
     longest = int(model.context_length * rope_scaling(rope)[1])
     return replace(model, rope=rope, context_length=longest)

@@ -264,6 +264,8 @@ def _files(model: str | None, random: str | None, options: ModelOptions) -> list
 
     if (model is None) == (random is None):
         raise BadParameter("name a MODEL, or a shape with --random", param_hint="MODEL")
+    if options.rope:
+        raise BadParameter("benchmarks run at the model's own context", param_hint="--rope")
     if random is not None:
         from app.bench.suite import random_model
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from runtimes.engine.loading import load_runner
+from runtimes.engine.session import header_of
 from runtimes.errors import ModelError, RequestError
 from runtimes.llamacpp.native import library
 from runtimes.models.registry import read_model, stretched
@@ -78,3 +79,15 @@ def test_a_model_without_positions_says_so(gguf: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(library(), "llama_model_rope_type", lambda _: -1)
     with pytest.raises(ModelError, match="has no rotary positions"):
         _logits(gguf, "yarn:2")
+
+
+def test_a_session_is_of_its_positions(gguf: Path) -> None:
+    model = read_model(gguf)
+    plain, longer = (header_of(one, "f16", "") for one in (model, stretched(model, "yarn:2")))
+    assert plain != longer
+
+
+def test_an_encoder_is_refused(encoders: Path) -> None:
+    bert = read_model(encoders / "bert.gguf")
+    with pytest.raises(RequestError, match="is an encoder"):
+        load_runner(bert, RunnerSettings(slots=1, threads=1, rope="yarn:2"))
