@@ -10,6 +10,9 @@
 //
 // A row's result depends on nothing but the row: blocks and chunks begin at fixed positions, and
 // chunks are merged in their order, whether one thread computes them or several.
+//
+// Keys and values of bfloat16 are multiplied as such where the processor can (AVX512-BF16: two
+// products a lane), and queries and weights are rounded to it; sums are floats.
 
 #pragma once
 
@@ -55,6 +58,7 @@ static_assert(CHUNK % KV == 0 && KV % LANES == 0, "blocks are whole vectors");
 struct Cut {
     int64_t DK, DV, group, rows, row_tiles, chunks, units, partial;
     bool split;          // chunks are computed by different threads
+    bool pairs;          // keys and values are multiplied as bfloat16
     size_t scratch;      // floats of a thread
     size_t partials;     // floats of all chunks' results
 
@@ -70,6 +74,11 @@ struct Cut {
         chunks    = (k->ne[1] + CHUNK - 1) / CHUNK;
         units     = q->ne[3] * k->ne[2] * row_tiles;
         partial   = DV + 2;
+#if defined(__AVX512BF16__)
+        pairs = k->type == GGML_TYPE_BF16 && v->type == GGML_TYPE_BF16 && DK % 16 == 0;
+#else
+        pairs = false;
+#endif
         partials  = size_t(q->ne[3]) * k->ne[2] * rows * chunks * partial;
         split     = n_threads > 1 && chunks > 1 && units < 4 * n_threads &&
                     partials * sizeof(float) <= MOST_PARTIALS;
@@ -102,6 +111,42 @@ static bool takes(const ggml_tensor * dst) {
 
 static inline Vector load(const float * from) { return *(const Vector *) from; }
 
+static inline void add_product(Vector & sum, float one, Vector columns) { sum += one * columns; }
+
+#if defined(__AVX512BF16__)
+// Two bfloat16 beside each other: of one column, from two rows of a matrix whose rows are summed.
+struct __attribute__((may_alias)) Pair {
+    uint32_t bits;
+};
+
+static inline Vector load(const Pair * from) { return (Vector) _mm512_loadu_ps(from); }
+
+static inline void add_product(Vector & sum, Pair one, Vector columns) {
+    sum = (Vector) _mm512_dpbf16_ps((__m512) sum, (__m512bh) _mm512_set1_epi32(one.bits),
+                                    (__m512bh) columns);
+}
+
+// to[n / 2] = n floats; n is a multiple of 16, and both may be the same memory
+static inline void pair(Pair * to, const float * from, int64_t n) {
+    for (int64_t i = 0; i < n; i += 16) {
+        const __m256bh halves = _mm512_cvtneps_pbh(_mm512_loadu_ps(from + i));
+        _mm256_storeu_si256((__m256i *) (to + i / 2), (__m256i) halves);
+    }
+}
+
+// to[n] = the values of two rows beside each other; n is a multiple of 16
+static inline void pair(Pair * to, const ggml_bf16_t * first, const ggml_bf16_t * second,
+                        int64_t n) {
+    const auto widened = [](const ggml_bf16_t * from) {
+        return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) from));
+    };
+    for (int64_t i = 0; i < n; i += 16) {
+        _mm512_storeu_si512(to + i, _mm512_or_si512(widened(first + i),
+                                    _mm512_slli_epi32(widened(second + i), 16)));
+    }
+}
+#endif
+
 static inline Vector load(const ggml_fp16_t * from) {
 #if defined(__AVX512F__)
     return (Vector) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) from));
@@ -113,8 +158,8 @@ static inline Vector load(const ggml_fp16_t * from) {
 }
 
 // c[rows][N] += a[rows][K] b[K][N], for R rows and V vectors of columns
-template <int R, int V, typename B>
-static inline void multiply_tile(float * c, int64_t ldc, const float * a, int64_t lda,
+template <int R, int V, typename A, typename B>
+static inline void multiply_tile(float * c, int64_t ldc, const A * a, int64_t lda,
                                  const B * b, int64_t ldb, int64_t K) {
     Vector sums[R][V];
     for (int r = 0; r < R; r++) {
@@ -128,9 +173,9 @@ static inline void multiply_tile(float * c, int64_t ldc, const float * a, int64_
             columns[j] = load(b + i * ldb + j * LANES);
         }
         for (int r = 0; r < R; r++) {
-            const float one = a[r * lda + i];
+            const A one = a[r * lda + i];
             for (int j = 0; j < V; j++) {
-                sums[r][j] += one * columns[j];
+                add_product(sums[r][j], one, columns[j]);
             }
         }
     }
@@ -141,8 +186,8 @@ static inline void multiply_tile(float * c, int64_t ldc, const float * a, int64_
     }
 }
 
-template <int R, typename B>
-static inline void multiply_rows(float * c, int64_t ldc, const float * a, int64_t lda,
+template <int R, typename A, typename B>
+static inline void multiply_rows(float * c, int64_t ldc, const A * a, int64_t lda,
                                  const B * b, int64_t ldb, int64_t K, int64_t N) {
     int64_t n = 0;
     for (; n + VECTORS * LANES <= N; n += VECTORS * LANES) {
@@ -153,8 +198,8 @@ static inline void multiply_rows(float * c, int64_t ldc, const float * a, int64_
     }
 }
 
-template <typename B>
-static void multiply(float * c, int64_t ldc, const float * a, int64_t lda, const B * b,
+template <typename A, typename B>
+static void multiply(float * c, int64_t ldc, const A * a, int64_t lda, const B * b,
                      int64_t ldb, int64_t rows, int64_t K, int64_t N) {
     int64_t r = 0;
     for (; r + 4 <= rows; r += 4) {
@@ -170,17 +215,17 @@ static void multiply(float * c, int64_t ldc, const float * a, int64_t lda, const
     }
 }
 
-// to[n][KV] = the transpose of from[STRIP][n], in STRIP columns; n is a multiple of 8
-static inline void transpose(float * to, const float * from, int64_t n) {
+// to[n][KV] = the transpose of STRIP rows of n, `ld` apart, in STRIP columns; n is a multiple of 8
+static inline void transpose(float * to, const float * from, int64_t ld, int64_t n) {
 #if defined(__AVX__)
     for (int64_t i = 0; i < n; i += 8) {
         const float * f = from + i;
         __m256 a[8], b[8];
         for (int x = 0; x < 4; x++) { // rows x and x + 4 side by side
-            a[x]     = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(f + x * n)),
-                                            _mm_loadu_ps(f + (x + 4) * n), 1);
-            a[x + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(f + x * n + 4)),
-                                            _mm_loadu_ps(f + (x + 4) * n + 4), 1);
+            a[x]     = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(f + x * ld)),
+                                            _mm_loadu_ps(f + (x + 4) * ld), 1);
+            a[x + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(f + x * ld + 4)),
+                                            _mm_loadu_ps(f + (x + 4) * ld + 4), 1);
         }
         for (int x = 0; x < 8; x += 4) { // four columns of each
             b[x]     = _mm256_unpacklo_ps(a[x], a[x + 1]);
@@ -197,9 +242,9 @@ static inline void transpose(float * to, const float * from, int64_t n) {
 #else
     for (int64_t i = 0; i < n; i += 4) {
         for (int j = 0; j < STRIP; j += 4) {
-            const float * f = from + j * n + i;
-            const float32x4x2_t a = vtrnq_f32(vld1q_f32(f), vld1q_f32(f + n));
-            const float32x4x2_t b = vtrnq_f32(vld1q_f32(f + 2 * n), vld1q_f32(f + 3 * n));
+            const float * f = from + j * ld + i;
+            const float32x4x2_t a = vtrnq_f32(vld1q_f32(f), vld1q_f32(f + ld));
+            const float32x4x2_t b = vtrnq_f32(vld1q_f32(f + 2 * ld), vld1q_f32(f + 3 * ld));
             float * t = to + i * KV + j;
             for (int x = 0; x < 2; x++) {
                 vst1q_f32(t + x * KV,
@@ -364,11 +409,61 @@ struct Step {
         for (int64_t i = 0; i < rows; i++) {
             const int64_t token = (row + i) / cut.group;
             const int64_t head  = kv_head * cut.group + (row + i) % cut.group;
-            memcpy(Q + i * cut.DK,
-                   (const char *) q->data + token * q->nb[1] + head * q->nb[2] + stream * q->nb[3],
-                   cut.DK * sizeof(float));
+            const float * from = (const float *) ((const char *) q->data + token * q->nb[1] +
+                                                  head * q->nb[2] + stream * q->nb[3]);
+            memcpy(Q + i * cut.DK, from, cut.DK * sizeof(float));
+            round_row(Q + i * cut.DK, cut.DK);
         }
     }
+
+    // A row of one side of a product, where it is of pairs: these, at its beginning
+    void round_row([[maybe_unused]] float * row, [[maybe_unused]] int64_t n) const {
+#if defined(__AVX512BF16__)
+        if (cut.pairs) {
+            pair((Pair *) row, row, n);
+        }
+#endif
+    }
+
+#if defined(__AVX512BF16__)
+    // Scores of a block's n positions, all of bfloat16: pairs of a head's columns
+    void multiply_keys(const Widen & from, int64_t at, int n, int64_t skip, int64_t count) {
+        const int64_t half = cut.DK / 2;
+        for (int i = 0; i < KV; i += STRIP) {
+            for (int j = i; j < i + STRIP; j++) {
+                from.ask(at + j + AHEAD);
+            }
+            if (i + STRIP <= n) {
+                transpose(keys + i, (const float *) from.at(at + i), from.step / 4, half);
+                continue;
+            }
+            memset(strip, 0, STRIP * half * sizeof(float));
+            for (int j = i; j < n; j++) {
+                memcpy(strip + (j - i) * half, from.at(at + j), half * sizeof(float));
+            }
+            transpose(keys + i, strip, half, half);
+        }
+        multiply(scores, KV, (const Pair *) Q + skip * cut.DK, cut.DK, (const Pair *) keys, KV,
+                 count, half, KV);
+    }
+
+    // Adds a block's n values, all of bfloat16, by their weights: pairs of positions
+    void multiply_values(const Widen & from, int64_t at, int n, int64_t skip, int64_t count) {
+        const int64_t DV = cut.DV;
+        float * none = block + KV / 2 * DV;
+        memset(none, 0, DV * sizeof(float));
+        const auto row = [&](int j) {
+            return (const ggml_bf16_t *) (j < n ? from.at(at + j) : (const char *) none);
+        };
+        for (int j = 0; j < n; j += 2) {
+            from.ask(at + j + AHEAD);
+            from.ask(at + j + 1 + AHEAD);
+            pair((Pair *) block + j / 2 * DV, row(j), row(j + 1), DV);
+        }
+        multiply(values + skip * DV, DV, (const Pair *) scores, KV, (const Pair *) block, DV, count,
+                 (n + 1) / 2, DV);
+    }
+#endif
 
     // m, s and values of rows over one chunk
     void compute(int64_t stream, int64_t kv_head, int64_t row, int64_t rows, int64_t chunk) {
@@ -390,6 +485,15 @@ struct Step {
                 continue;
             }
             const int64_t skip = from - row;
+            memset(scores, 0, count * KV * sizeof(float));
+#if defined(__AVX512BF16__)
+            if (cut.pairs) {
+                multiply_keys(keys_of, at, n, skip, count);
+                soften(stream, kv_head, row, skip, count, at, n);
+                multiply_values(values_of, at, n, skip, count);
+                continue;
+            }
+#endif
             for (int i = 0; i < KV; i += STRIP) {
                 for (int j = i; j < i + STRIP; j++) {
                     if (j < n) {
@@ -398,9 +502,8 @@ struct Step {
                         memset(strip + (j - i) * DK, 0, DK * sizeof(float));
                     }
                 }
-                transpose(keys + i, strip, DK);
+                transpose(keys + i, strip, DK, DK);
             }
-            memset(scores, 0, count * KV * sizeof(float));
             multiply(scores, KV, Q + skip * DK, DK, keys, KV, count, DK, KV);
             soften(stream, kv_head, row, skip, count, at, n);
             if (v->type == GGML_TYPE_F16 && count <= FEW_ROWS) { // the same floats, not kept
@@ -458,6 +561,7 @@ struct Step {
                 m[i] = most;
             }
             s[i] += ggml_vec_soft_max_f32(KV, one, one, m[i]);
+            round_row(one, KV);
         }
     }
 

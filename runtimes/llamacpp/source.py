@@ -7,6 +7,9 @@ On a processor, llama.cpp's flash attention takes passes of fewer than 64 tokens
 time, and so decodes half as fast behind 2,000 tokens as without it (its #27086; of what upstream
 has, #19012 is for longer passes, #19209 splits the positions among threads, and #27478, open,
 gives 10 to 15%). ``attention.h`` beside this file replaces it for passes of any length.
+
+Its products of many rows with weights in Q8_0 or Q4_0 do half of what AVX512-VNNI can (it tiles
+K-quants only, in ggml-cpu/tiled). ``products.h`` replaces them on such a processor.
 """
 
 import hashlib
@@ -174,8 +177,8 @@ def compilers(gpu: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 _GGML = "vendor/llama.cpp/ggml/src"
-ATTENTION = Path(__file__).with_name("attention.h")
 OPS, PLAN = f"{_GGML}/ggml-cpu/ops.cpp", f"{_GGML}/ggml-cpu/ggml-cpu.c"
+SGEMM, REPACK = f"{_GGML}/ggml-cpu/llamafile/sgemm.cpp", f"{_GGML}/ggml-cpu/repack.cpp"
 VULKAN = f"{_GGML}/ggml-vulkan/ggml-vulkan.cpp"
 
 _KERNEL = """static void ggml_compute_forward_flash_attn_ext_f16(
@@ -194,6 +197,28 @@ _SIZE_OF = "size_t ingot_attention_work_size(const struct ggml_tensor * dst, int
 _SIZE = "cur += MAX(prefill, decode);"
 _LARGER = "cur += MAX(MAX(prefill, decode), ingot_attention_work_size(node, n_tasks));"
 
+_MATRIX = "bool llamafile_sgemm(const struct ggml_compute_params * params, int64_t m, int64_t n,"
+_Q8_0 = """    case GGML_TYPE_Q8_0: {
+        if (Btype != GGML_TYPE_Q8_0)
+           return false;
+"""
+_PLAIN = """#ifdef INGOT_PRODUCTS
+        if (ingot::products(params, m, n, k, ingot::Plain{(const block_q8_0 *)A, lda},
+                            (const block_q8_0 *)B, ldb, (float *)C, ldc))
+            return true;
+#endif
+"""
+_REPACK_H = '#include "repack.h"\n'
+_SPACE = "        assert(params->wsize >= nbw2 * ne12);\n"
+_REPACKED = """#ifdef INGOT_PRODUCTS
+        if constexpr (std::is_same_v<BLOC_TYPE, block_q4_0> && INTER_SIZE == 8 && NB_COLS == 8) {
+            if (ingot::repacked_products<block_q4_0x8>(params, op)) {
+                return;
+            }
+        }
+#endif
+"""
+
 _SETTINGS = "    std::vector<vk::LayerSettingEXT> settings = {"
 _CREATE = (
     "    vk::InstanceCreateInfo instance_create_info"
@@ -211,10 +236,36 @@ class Change:
     now: str
 
 
-_FOR_ATTENTION = (
-    Change(OPS, _KERNEL, _OURS),
-    Change(PLAN, _PLANNER, _SIZE_OF + _PLANNER),
-    Change(PLAN, _SIZE, _LARGER),
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A file of ours beside this one, and what includes and calls it; all or nothing."""
+
+    name: str
+    changes: tuple[Change, ...]
+
+    @property
+    def path(self) -> Path:
+        return Path(__file__).with_name(f"{self.name}.h")
+
+
+KERNELS = (
+    Kernel(
+        "attention",
+        (
+            Change(OPS, _KERNEL, _OURS),
+            Change(PLAN, _PLANNER, _SIZE_OF + _PLANNER),
+            Change(PLAN, _SIZE, _LARGER),
+        ),
+    ),
+    Kernel(
+        "products",
+        (
+            Change(SGEMM, _MATRIX, f'#include "../ingot-products.h"\n\n{_MATRIX}'),
+            Change(SGEMM, _Q8_0, _Q8_0 + _PLAIN),
+            Change(REPACK, _REPACK_H, f'{_REPACK_H}#include "ingot-products.h"\n'),
+            Change(REPACK, _SPACE, _SPACE + _REPACKED),
+        ),
+    ),
 )
 # Vulkan's headers know VK_EXT_layer_settings from 1.3.272 on, and Debian 12 has 1.3.239. ggml uses
 # it for its own debugging only, so that it can be left out where it is not known.
@@ -226,7 +277,8 @@ _FOR_VULKAN = (
 
 def fingerprint() -> str:
     """A short hash of all changes: what a compiled library has to be compiled again for."""
-    said = [ATTENTION.read_bytes(), repr(_FOR_ATTENTION + _FOR_VULKAN).encode()]
+    said = [kernel.path.read_bytes() for kernel in KERNELS]
+    said.append(repr((KERNELS, _FOR_VULKAN)).encode())
     return hashlib.sha256(b"\0".join(said)).hexdigest()[:16]
 
 
@@ -239,11 +291,12 @@ def prepared(source: Path, gpu: str, folder: Path) -> Path:
     with tarfile.open(source) as archive:
         archive.extractall(folder, filter="data")
     (unpacked,) = (one for one in folder.iterdir() if one.is_dir())
-    if _apply(unpacked, _FOR_ATTENTION):
-        target = unpacked / Path(OPS).with_name("ingot-attention.h")
-        target.write_bytes(ATTENTION.read_bytes())
-    else:
-        log.warning("%s: its attention is another one, and stays as it is", source.name)
+    for kernel in KERNELS:
+        if _apply(unpacked, kernel.changes):
+            target = unpacked / Path(OPS).with_name(f"ingot-{kernel.name}.h")
+            target.write_bytes(kernel.path.read_bytes())
+        else:
+            log.warning("%s: kernel %s has no place in it, and is left out", source.name, kernel.name)
     if gpu == "vulkan":
         _apply(unpacked, _FOR_VULKAN)
     return unpacked
