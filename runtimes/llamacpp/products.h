@@ -1,15 +1,15 @@
-// Products of several rows with weights in Q8_0, or in repacked Q4_0, on processors with
+// Products of several rows with weights in Q8_0, or in repacked Q4_0 and Q4_K, on processors with
 // AVX512-VNNI.
 //
-// Included by ggml-cpu's llamafile/sgemm.cpp and repack.cpp, whose own kernels read weights anew for
-// every few rows and add within a vector. Here a lane is a column of the result: the
-// weights of COLUMNS columns are unpacked once for all rows, four of a column beside each other as
-// VNNI wants them, and stay in the first cache while the rows go by.
+// Included by ggml-cpu's llamafile/sgemm.cpp and repack.cpp, whose own kernels unpack weights anew
+// for every four rows, or add within a vector. Here a lane is a column of the result: the weights
+// of COLUMNS columns are unpacked once for all rows, four of a column beside each other as VNNI
+// wants them, and stay in the first cache while the rows go by.
 //
-// VNNI multiplies unsigned with signed bytes, so weights are kept as w + 128, and sums begin at
-// -128 times the sum of the row's bytes. Blocks are added in their order, so that a row's result
-// does not depend on how many rows there are, from ROWS on; fewer are left to the other kernel.
-// INGOT_PRODUCTS_FROM in the environment is a higher number of rows from which on this one runs.
+// VNNI multiplies unsigned with signed bytes, so weights are kept as w + OFFSET, and sums begin at
+// -OFFSET times the sum of the row's bytes. Blocks are added in their order, so that a row's result
+// does not depend on how many rows there are, from ROWS on; fewer are left to the other kernels.
+// INGOT_PRODUCTS_FROM in the environment is a higher number of rows from which on these run.
 
 #pragma once
 
@@ -20,16 +20,18 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <type_traits>
 #include <vector>
 
 namespace ingot {
 
 constexpr int COLUMNS = 32;  // two vectors
+constexpr int BLOCK   = 32;  // weights of a column, and values of a row, that share a scale
 constexpr int BLOCKS  = 16;  // of a column's weights, unpacked together: 16 KB
 constexpr int ROWS    = 6;   // whose sums stay in registers
-constexpr int STEPS   = QK8_0 / 4; // of four weights
+constexpr int STEPS   = BLOCK / 4; // of four weights
 
-static bool takes(int64_t rows, int64_t columns) {
+static bool enough(int64_t rows, int64_t columns) {
     static const int64_t least = [] { // read once: a process computes a row alike for ever
         const char * asked = getenv("INGOT_PRODUCTS_FROM");
         return std::max(ROWS, asked ? atoi(asked) : 0);
@@ -37,42 +39,57 @@ static bool takes(int64_t rows, int64_t columns) {
     return rows >= least && columns % COLUMNS == 0;
 }
 
-// The scales of blocks of rows, and what sums begin with
-struct Scaled {
-    std::vector<float> scale;
-    std::vector<int32_t> start;
+// Blocks of a row in Q8_0
+struct Eights {
+    typedef block_q8_0 Block;
+    static constexpr ggml_type TYPE = GGML_TYPE_Q8_0;
+    static constexpr int OF_BLOCK = 1;
 
-    void read(const block_q8_0 * rows, int64_t ld, int64_t n, int64_t k, int offset) {
-        scale.resize(n * k);
-        start.resize(n * k);
-        const __m256i ones = _mm256_set1_epi8(1);
-        for (int64_t i = 0; i < n; i++) {
-            for (int64_t b = 0; b < k; b++) {
-                const block_q8_0 & one = rows[i * ld + b];
-                const __m256i values = _mm256_loadu_si256((const __m256i *) one.qs);
-                const __m256i fours  = _mm256_dpbusd_epi32(_mm256_setzero_si256(), ones, values);
-                __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(fours),
-                                            _mm256_extracti128_si256(fours, 1));
-                sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-                sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
-                start[i * k + b] = -offset * _mm_cvtsi128_si32(sum);
-                scale[i * k + b] = GGML_CPU_FP16_TO_FP32(one.d);
-            }
-        }
+    static const int8_t * values(const Block * row, int64_t b) { return row[b].qs; }
+    static float scale(const Block * row, int64_t b) { return GGML_CPU_FP16_TO_FP32(row[b].d); }
+
+    static int sum(const Block * row, int64_t b) {
+        const __m256i bytes = _mm256_loadu_si256((const __m256i *) row[b].qs);
+        const __m256i fours =
+            _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+        __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(fours),
+                                    _mm256_extracti128_si256(fours, 1));
+        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+        return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
     }
 };
 
-// Weights of COLUMNS columns in up to BLOCKS blocks
+// Blocks of a row in Q8_K, of which eight share a scale
+struct Larger {
+    typedef block_q8_K Block;
+    static constexpr ggml_type TYPE = GGML_TYPE_Q8_K;
+    static constexpr int OF_BLOCK = QK_K / BLOCK;
+
+    static const int8_t * values(const Block * row, int64_t b) {
+        return row[b / OF_BLOCK].qs + b % OF_BLOCK * BLOCK;
+    }
+    static float scale(const Block * row, int64_t b) { return row[b / OF_BLOCK].d; }
+    static int sum(const Block * row, int64_t b) {
+        const int16_t * halves = row[b / OF_BLOCK].bsums + b % OF_BLOCK * 2;
+        return halves[0] + halves[1];
+    }
+};
+
+// Weights of COLUMNS columns in up to BLOCKS blocks: (weights - OFFSET) * scale - least
 struct Strip {
     alignas(64) uint8_t weights[BLOCKS][STEPS][COLUMNS][4];
     alignas(64) float scale[BLOCKS][COLUMNS];
+    alignas(64) float least[BLOCKS][COLUMNS];
 };
 
 // Weights in Q8_0, column after column, `ld` blocks apart
 struct Plain {
+    typedef Eights Rows;
+    static constexpr int OFFSET = 128;
+    static constexpr bool LEAST = false;
+
     const block_q8_0 * first;
     int64_t ld;
-    static constexpr int OFFSET = 128;
 
     // 16 columns of a block: a transpose of 16 x 8 groups of four weights
     void unpack(uint8_t (* to)[COLUMNS][4], int column, const block_q8_0 * from) const {
@@ -123,78 +140,180 @@ struct Plain {
     }
 };
 
+// 16 floats from those of two blocks of eight columns
+static inline __m512 scales(const ggml_half * one, const ggml_half * two) {
+    return _mm512_cvtph_ps(_mm256_set_m128i(_mm_loadu_si128((const __m128i *) two),
+                                            _mm_loadu_si128((const __m128i *) one)));
+}
+
+static inline void ask(const void * from, int bytes) {
+    for (int line = 0; line < bytes; line += 64) {
+        __builtin_prefetch((const char *) from + line, 0, 2);
+    }
+}
+
+// Eight bytes of each of 2 x 8 columns, two weights a byte (the lower BLOCK of them apart from the
+// higher one by `apart` places), to two steps of 16 columns
+static inline void unpack_halves(uint8_t (* to)[COLUMNS][4], int column, int apart,
+                                 const void * one, const void * two, __m512i turned) {
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14,
+                                            16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+    const __m512i half = _mm512_set1_epi8(0x0f);
+    const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(one), turned);
+    const __m512i y = _mm512_xor_si512(_mm512_loadu_si512(two), turned);
+    for (int i = 0; i < 2; i++) {
+        const __m512i bytes  = _mm512_permutex2var_epi32(x, i ? odds : evens, y);
+        const __m512i higher = _mm512_srli_epi16(bytes, 4);
+        _mm512_store_si512(to[i][column],         _mm512_and_si512(bytes, half));
+        _mm512_store_si512(to[i + apart][column], _mm512_and_si512(higher, half));
+    }
+}
+
 // Weights in Q4_0 as llama.cpp repacks them: blocks of eight columns, `ld` of a column, with eight
 // bytes of each column in turn, each byte two weights 16 apart, both with their highest bit turned
 template <typename Block>
-struct Repacked {
+struct Fours {
+    typedef Eights Rows;
+    static constexpr int OFFSET = 8;
+    static constexpr bool LEAST = false;
+
     const Block * first;
     int64_t ld;
-    static constexpr int OFFSET = 8;
 
     void read(Strip & to, int64_t column, int64_t at, int blocks) const {
-        const __m512i turned = _mm512_set1_epi8((char) 0x88), half = _mm512_set1_epi8(0x0f);
-        const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14,
-                                                16, 18, 20, 22, 24, 26, 28, 30);
-        const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+        const __m512i turned = _mm512_set1_epi8((char) 0x88);
         for (int b = 0; b < blocks; b++) {
             for (int c = 0; c < COLUMNS; c += 16) {
                 const Block * one = first + (column + c) / 8 * ld + at + b;
                 const Block * two = one + ld;
-                for (int line = 0; line < 128; line += 64) {
-                    __builtin_prefetch((const char *) (one + BLOCKS) + line, 0, 2);
-                    __builtin_prefetch((const char *) (two + BLOCKS) + line, 0, 2);
+                ask(one + BLOCKS, sizeof(Block));
+                ask(two + BLOCKS, sizeof(Block));
+                for (int i = 0; i < 2; i++) {
+                    unpack_halves(to.weights[b] + 2 * i, c, STEPS / 2, one->qs + 64 * i,
+                                  two->qs + 64 * i, turned);
                 }
-                for (int i = 0; i < 2; i++) { // bytes 0 to 7 of each column, then 8 to 15
-                    const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(one->qs + 64 * i), turned);
-                    const __m512i y = _mm512_xor_si512(_mm512_loadu_si512(two->qs + 64 * i), turned);
-                    for (int j = 0; j < 2; j++) {
-                        const __m512i four = _mm512_permutex2var_epi32(x, j ? odds : evens, y);
-                        const __m512i late = _mm512_srli_epi16(four, 4);
-                        auto * place = to.weights[b] + 2 * i + j;
-                        _mm512_store_si512(place[0][c], _mm512_and_si512(four, half));
-                        _mm512_store_si512(place[4][c], _mm512_and_si512(late, half));
-                    }
-                }
-                const __m128i d = _mm_loadu_si128((const __m128i *) one->d);
-                const __m128i e = _mm_loadu_si128((const __m128i *) two->d);
-                _mm512_store_ps(to.scale[b] + c, _mm512_cvtph_ps(_mm256_set_m128i(e, d)));
+                _mm512_store_ps(to.scale[b] + c, scales(one->d, two->d));
             }
         }
     }
 };
 
-// c[R][COLUMNS] += rows[R][blocks] of the strip; `fresh`: = in place of +=
-template <int R>
-static inline void multiply(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ld,
-                            const float * scale, const int32_t * start, int64_t lds,
-                            const Strip & strip, int blocks, bool fresh) {
+// Weights in Q4_K as llama.cpp repacks them: 256 weights of eight columns, with eight bytes of
+// each column in turn, each byte two weights 32 apart; twelve bytes hold a block's scales and
+// least weights of eight columns, six bits each
+template <typename Block>
+struct FoursOfK {
+    typedef Larger Rows;
+    static constexpr int OFFSET = 0;
+    static constexpr bool LEAST = true;
+
+    const Block * first;
+    int64_t ld;
+
+    static void small(uint64_t & scales, uint64_t & least, const uint8_t * from) {
+        uint32_t word[3];
+        memcpy(word, from, sizeof(word));
+        const auto both = [](uint32_t first, uint32_t rest) {
+            return (first & 0x3f3f3f3f) | uint64_t(rest | (first >> 6 & 0x03030303) << 4) << 32;
+        };
+        scales = both(word[0], word[2] & 0x0f0f0f0f);
+        least  = both(word[1], word[2] >> 4 & 0x0f0f0f0f);
+    }
+
+    void read(Strip & to, int64_t column, int64_t at, int blocks) const {
+        for (int c = 0; c < COLUMNS; c += 16) {
+            for (int b = 0; b < blocks; b += Rows::OF_BLOCK) {
+                const Block * one = first + (column + c) / 8 * ld + (at + b) / Rows::OF_BLOCK;
+                const Block * two = one + ld;
+                const __m512 d = scales(one->d, two->d), dmin = scales(one->dmin, two->dmin);
+                for (int j = 0; j < Rows::OF_BLOCK; j++) {
+                    ask(one->qs + sizeof(Block) * (BLOCKS / Rows::OF_BLOCK) + 128 * j, 128);
+                    ask(two->qs + sizeof(Block) * (BLOCKS / Rows::OF_BLOCK) + 128 * j, 128);
+                    uint64_t scale[2], least[2];
+                    small(scale[0], least[0], one->scales + 12 * j);
+                    small(scale[1], least[1], two->scales + 12 * j);
+                    const auto floats = [](const uint64_t * bytes) {
+                        const __m128i some = _mm_loadu_si128((const __m128i *) bytes);
+                        return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(some));
+                    };
+                    _mm512_store_ps(to.scale[b + j] + c, _mm512_mul_ps(d, floats(scale)));
+                    _mm512_store_ps(to.least[b + j] + c, _mm512_mul_ps(dmin, floats(least)));
+                }
+                for (int i = 0; i < QK_K / 16; i++) { // four times eight bytes of a pair of blocks
+                    unpack_halves(to.weights[b + i / 4 * 2] + i % 4 * 2, c, STEPS, one->qs + 64 * i,
+                                  two->qs + 64 * i, _mm512_setzero_si512());
+                }
+            }
+        }
+    }
+};
+
+// Of n rows: the scales of their blocks, what sums begin with, and what a least weight counts for
+template <typename Weights>
+struct Scaled {
+    typedef typename Weights::Rows Rows;
+    std::vector<float> scale, sum;
+    std::vector<int32_t> start;
+
+    void read(const typename Rows::Block * rows, int64_t ld, int64_t n, int64_t k) {
+        scale.resize(n * k);
+        start.resize(n * k);
+        sum.resize(Weights::LEAST ? n * k : 0);
+        for (int64_t i = 0; i < n; i++) {
+            for (int64_t b = 0; b < k; b++) {
+                const int of_values = Rows::sum(rows + i * ld, b);
+                scale[i * k + b] = Rows::scale(rows + i * ld, b);
+                start[i * k + b] = -Weights::OFFSET * of_values;
+                if (Weights::LEAST) {
+                    sum[i * k + b] = scale[i * k + b] * of_values;
+                }
+            }
+        }
+    }
+};
+
+// c[R][COLUMNS] += rows[R] times the strip's blocks, which are those from `at` on; = for the first
+template <int R, typename Weights>
+static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows::Block * rows,
+                            int64_t ld, const Scaled<Weights> & scaled, int64_t first, int64_t k,
+                            const Strip & strip, int64_t at, int blocks) {
     __m512 total[R][2];
     for (int r = 0; r < R; r++) {
         for (int v = 0; v < 2; v++) {
-            total[r][v] = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(c + r * ldc + 16 * v);
+            total[r][v] = at == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(c + r * ldc + 16 * v);
         }
     }
+    const float * scale   = scaled.scale.data() + first * k + at;
+    const float * sum     = scaled.sum.data() + first * k + at;
+    const int32_t * start = scaled.start.data() + first * k + at;
     for (int b = 0; b < blocks; b++) {
+        const int8_t * values = Weights::Rows::values(rows, at + b);
         __m512i sums[R][2];
         for (int r = 0; r < R; r++) {
-            sums[r][0] = sums[r][1] = _mm512_set1_epi32(start[r * lds + b]);
+            sums[r][0] = sums[r][1] =
+                Weights::OFFSET ? _mm512_set1_epi32(start[r * k + b]) : _mm512_setzero_si512();
         }
         for (int i = 0; i < STEPS; i++) {
-            const __m512i first  = _mm512_load_si512(strip.weights[b][i][0]);
-            const __m512i second = _mm512_load_si512(strip.weights[b][i][16]);
+            const __m512i early = _mm512_load_si512(strip.weights[b][i][0]);
+            const __m512i late  = _mm512_load_si512(strip.weights[b][i][16]);
             for (int r = 0; r < R; r++) {
                 int32_t four;
-                memcpy(&four, rows[r * ld + b].qs + 4 * i, 4);
-                const __m512i values = _mm512_set1_epi32(four);
-                sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], first, values);
-                sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], second, values);
+                memcpy(&four, values + r * ld * sizeof(*rows) + 4 * i, 4);
+                const __m512i all = _mm512_set1_epi32(four);
+                sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], early, all);
+                sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], late, all);
             }
         }
         for (int v = 0; v < 2; v++) {
             const __m512 of_weights = _mm512_load_ps(strip.scale[b] + 16 * v);
             for (int r = 0; r < R; r++) {
-                const __m512 both = _mm512_mul_ps(of_weights, _mm512_set1_ps(scale[r * lds + b]));
+                const __m512 both = _mm512_mul_ps(of_weights, _mm512_set1_ps(scale[r * k + b]));
                 total[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r][v]), both, total[r][v]);
+                if (Weights::LEAST) {
+                    total[r][v] = _mm512_fnmadd_ps(_mm512_load_ps(strip.least[b] + 16 * v),
+                                                   _mm512_set1_ps(sum[r * k + b]), total[r][v]);
+                }
             }
         }
     }
@@ -205,16 +324,17 @@ static inline void multiply(float * c, int64_t ldc, const block_q8_0 * rows, int
     }
 }
 
-// C[n][m] = B[n][k] A[m][k], k in blocks; this thread's part. False where it is not for this.
+// C[n][m] = B[n][k] A[m][k], k in blocks of BLOCK; this thread's part. False for other sizes.
 template <typename Weights>
 static bool products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
-                     const Weights & A, const block_q8_0 * B, int64_t ldb, float * C, int64_t ldc) {
-    if (!takes(n, m)) {
+                     const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
+                     float * C, int64_t ldc) {
+    if (!enough(n, m)) {
         return false;
     }
-    static thread_local Scaled scaled;
+    static thread_local Scaled<Weights> scaled;
     static thread_local Strip strip;
-    scaled.read(B, ldb, n, k, Weights::OFFSET);
+    scaled.read(B, ldb, n, k);
     const int64_t tiles = (n + ROWS - 1) / ROWS;
     for (int64_t column = params->ith * COLUMNS; column < m; column += params->nth * COLUMNS) {
         for (int64_t at = 0; at < k; at += BLOCKS) {
@@ -223,10 +343,8 @@ static bool products(const ggml_compute_params * params, int64_t m, int64_t n, i
             for (int64_t tile = 0; tile < tiles; tile++) {
                 const int64_t row = tile * n / tiles, rows = (tile + 1) * n / tiles - row;
                 const auto go = [&](auto count) {
-                    multiply<decltype(count)::value>(
-                        C + row * ldc + column, ldc, B + row * ldb + at, ldb,
-                        scaled.scale.data() + row * k + at, scaled.start.data() + row * k + at, k,
-                        strip, blocks, at == 0);
+                    multiply<decltype(count)::value>(C + row * ldc + column, ldc, B + row * ldb,
+                                                     ldb, scaled, row, k, strip, at, blocks);
                 };
                 switch (rows) { // at least half of ROWS, since n >= ROWS
                     case 6: go(std::integral_constant<int, 6>{}); break;
@@ -241,29 +359,31 @@ static bool products(const ggml_compute_params * params, int64_t m, int64_t n, i
 }
 
 // The same of a whole operation whose weights llama.cpp has repacked
-template <typename Block>
+template <template <typename> class Weights, typename Block>
 static bool repacked_products(const ggml_compute_params * params, ggml_tensor * dst) {
+    typedef typename Weights<Block>::Rows Rows;
     const ggml_tensor * weights = dst->src[0];
     const ggml_tensor * from    = dst->src[1];
-    const int64_t m = weights->ne[1], n = from->ne[1], k = weights->ne[0] / QK8_0;
-    if (!takes(n, m)) {
+    const int64_t m = weights->ne[1], n = from->ne[1];
+    const int64_t k = weights->ne[0] / BLOCK, ld = k / Rows::OF_BLOCK;
+    if (!enough(n, m)) {
         return false;
     }
-    block_q8_0 * rows = (block_q8_0 *) params->wdata;
-    const auto quantize = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
+    auto * rows = (typename Rows::Block *) params->wdata;
+    const auto quantize = ggml_get_type_traits_cpu(Rows::TYPE)->from_float;
     for (int64_t plane = 0; plane < from->ne[2]; plane++) {
         for (int64_t i = params->ith; i < n; i += params->nth) {
             const char * row = (const char *) from->data + i * from->nb[1] + plane * from->nb[2];
-            quantize((const float *) row, rows + (plane * n + i) * k, weights->ne[0]);
+            quantize((const float *) row, rows + (plane * n + i) * ld, weights->ne[0]);
         }
     }
     ggml_barrier(params->threadpool);
     for (int64_t plane = 0; plane < from->ne[2]; plane++) {
         const int64_t shared = plane / (from->ne[2] / weights->ne[2]);
-        const Block * first = (const Block *) ((const char *) weights->data + shared * weights->nb[2]);
+        const char * first   = (const char *) weights->data + shared * weights->nb[2];
         float * to = (float *) ((char *) dst->data + plane * dst->nb[2]);
-        products(params, m, n, k, Repacked<Block>{first, k}, rows + plane * n * k, k, to,
-                 dst->nb[1] / sizeof(float));
+        products(params, m, n, k, Weights<Block>{(const Block *) first, ld},
+                 rows + plane * n * ld, ld, to, dst->nb[1] / sizeof(float));
     }
     return true;
 }

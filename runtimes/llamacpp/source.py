@@ -8,8 +8,8 @@ time, and so decodes half as fast behind 2,000 tokens as without it (its #27086;
 has, #19012 is for longer passes, #19209 splits the positions among threads, and #27478, open,
 gives 10 to 15%). ``attention.h`` beside this file replaces it for passes of any length.
 
-Its products of many rows with weights in Q8_0 or Q4_0 do half of what AVX512-VNNI can (it tiles
-K-quants only, in ggml-cpu/tiled). ``products.h`` replaces them on such a processor.
+Its products of many rows with weights in Q8_0, Q4_0 and Q4_K do half of what AVX512-VNNI can; other
+K-quants are tiled (ggml-cpu/tiled). ``products.h`` replaces these three on such a processor.
 """
 
 import hashlib
@@ -211,8 +211,13 @@ _PLAIN = """#ifdef INGOT_PRODUCTS
 _REPACK_H = '#include "repack.h"\n'
 _SPACE = "        assert(params->wsize >= nbw2 * ne12);\n"
 _REPACKED = """#ifdef INGOT_PRODUCTS
-        if constexpr (std::is_same_v<BLOC_TYPE, block_q4_0> && INTER_SIZE == 8 && NB_COLS == 8) {
-            if (ingot::repacked_products<block_q4_0x8>(params, op)) {
+        if constexpr (INTER_SIZE == 8 && NB_COLS == 8 && std::is_same_v<BLOC_TYPE, block_q4_0>) {
+            if (ingot::repacked_products<ingot::Fours, block_q4_0x8>(params, op)) {
+                return;
+            }
+        }
+        if constexpr (INTER_SIZE == 8 && NB_COLS == 8 && std::is_same_v<BLOC_TYPE, block_q4_K>) {
+            if (ingot::repacked_products<ingot::FoursOfK, block_q4_Kx8>(params, op)) {
                 return;
             }
         }
@@ -245,6 +250,7 @@ class Kernel:
 
     @property
     def path(self) -> Path:
+        """Where it is here."""
         return Path(__file__).with_name(f"{self.name}.h")
 
 
@@ -296,7 +302,7 @@ def prepared(source: Path, gpu: str, folder: Path) -> Path:
             target = unpacked / Path(OPS).with_name(f"ingot-{kernel.name}.h")
             target.write_bytes(kernel.path.read_bytes())
         else:
-            log.warning("%s: kernel %s has no place in it, and is left out", source.name, kernel.name)
+            log.warning("%s: no place in it for kernel %s: left out", source.name, kernel.name)
     if gpu == "vulkan":
         _apply(unpacked, _FOR_VULKAN)
     return unpacked

@@ -60,6 +60,12 @@ def test_both_kernels_say_the_same(gguf: Path, unified: bool) -> None:
     assert np.abs(on - off).max() < 0.05 * np.abs(off).max()
 
 
+def test_a_cache_of_bfloat16_says_nearly_the_same(gguf: Path) -> None:
+    halves, wide = (logits(gguf, "on", kv_type=kind) for kind in ("bf16", "f16"))
+    assert not np.array_equal(halves, wide)
+    assert np.abs(halves - wide).max() < 0.05 * np.abs(wide).max()
+
+
 def test_the_slower_kernel_is_not_taken(gguf: Path, found: Any) -> None:
     model = read_model(gguf)
     settings = RunnerSettings(slots=2, context=1024, batch=512)
