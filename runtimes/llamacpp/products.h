@@ -1,5 +1,5 @@
-// Products of several rows with weights in Q8_0, or in repacked Q4_0 and Q4_K, on processors with
-// AVX512-VNNI.
+// Products of rows with weights in Q8_0, and of several with repacked Q4_0 and Q4_K, on processors
+// with AVX512-VNNI.
 //
 // Included by ggml-cpu's llamafile/sgemm.cpp and repack.cpp, whose own kernels unpack weights anew
 // for every four rows, or add within a vector. Here a lane is a column of the result: the weights
@@ -8,8 +8,9 @@
 //
 // VNNI multiplies unsigned with signed bytes, so weights are kept as w + OFFSET, and sums begin at
 // -OFFSET times the sum of the row's bytes. Blocks are added in their order, so that a row's result
-// does not depend on how many rows there are, from ROWS on; fewer are left to the other kernels.
-// INGOT_PRODUCTS_FROM in the environment is a higher number of rows from which on these run.
+// does not depend on how many rows there are. Few rows gain nothing from unpacked weights: of Q8_0
+// they go through the weights as they lie, 16 columns at a time, and are added in the same order;
+// of the others llama.cpp's kernels take them.
 
 #pragma once
 
@@ -30,14 +31,8 @@ constexpr int BLOCK   = 32;  // weights of a column, and values of a row, that s
 constexpr int BLOCKS  = 16;  // of a column's weights, unpacked together: 16 KB
 constexpr int ROWS    = 6;   // whose sums stay in registers
 constexpr int STEPS   = BLOCK / 4; // of four weights
-
-static bool enough(int64_t rows, int64_t columns) {
-    static const int64_t least = [] { // read once: a process computes a row alike for ever
-        const char * asked = getenv("INGOT_PRODUCTS_FROM");
-        return std::max(ROWS, asked ? atoi(asked) : 0);
-    }();
-    return rows >= least && columns % COLUMNS == 0;
-}
+constexpr int FEW     = 8;   // rows of Q8_0 that gain nothing from unpacked weights
+constexpr int FEWER   = 4;   // of them, that go through weights together
 
 // Blocks of a row in Q8_0
 struct Eights {
@@ -82,6 +77,9 @@ struct Strip {
     alignas(64) float least[BLOCKS][COLUMNS];
 };
 
+template <typename Weights>
+struct Scaled;
+
 // Weights in Q8_0, column after column, `ld` blocks apart
 struct Plain {
     typedef Eights Rows;
@@ -120,6 +118,25 @@ struct Plain {
             _mm512_store_si512(to[i + 4][column], _mm512_xor_si512(late, offset));
         }
     }
+
+    // Sums of one row's block with 16 columns, from the partial ones of two columns each
+    static __m512i joined(const __m512i * parts) {
+        __m512i pairs[4], fours[2];
+        for (int i = 0; i < 4; i++) {
+            pairs[i] = _mm512_add_epi32(_mm512_unpacklo_epi32(parts[2 * i], parts[2 * i + 1]),
+                                        _mm512_unpackhi_epi32(parts[2 * i], parts[2 * i + 1]));
+        }
+        for (int i = 0; i < 2; i++) {
+            fours[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(pairs[2 * i], pairs[2 * i + 1]),
+                                        _mm512_unpackhi_epi64(pairs[2 * i], pairs[2 * i + 1]));
+        }
+        return _mm512_add_epi32(_mm512_shuffle_i32x4(fours[0], fours[1], 0x88),
+                                _mm512_shuffle_i32x4(fours[0], fours[1], 0xdd));
+    }
+
+    template <int R>
+    void few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
+             int64_t column, const Scaled<Plain> & scaled, int64_t row) const;
 
     void read(Strip & to, int64_t column, int64_t at, int blocks) const {
         for (int b = 0; b < blocks; b++) {
@@ -273,6 +290,56 @@ struct Scaled {
     }
 };
 
+// c[R][16] = rows[R] times 16 columns
+template <int R>
+void Plain::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
+                int64_t column, const Scaled<Plain> & scaled, int64_t row) const {
+    const block_q8_0 * from = first + column * ld;
+    const size_t step = ld * sizeof(block_q8_0);
+    const __m512i offset = _mm512_set1_epi8((char) OFFSET);
+    __m512 total[R];
+    for (int r = 0; r < R; r++) {
+        total[r] = _mm512_setzero_ps();
+    }
+    for (int64_t b = 0; b < k; b++) {
+        __m512i parts[R][8];
+        __m512i values[R];
+        for (int r = 0; r < R; r++) {
+            const __m256i one = _mm256_loadu_si256((const __m256i *) rows[r * ldr + b].qs);
+            values[r] = _mm512_broadcast_i64x4(one);
+        }
+        alignas(32) ggml_half halves[16];
+        const char * at = (const char *) (from + b);
+        for (int i = 0; i < 8; i++) { // columns i and i + 4, from the fourth on 4 further
+            const char * other = at + 4 * step;
+            const __m256i one   = _mm256_loadu_si256((const __m256i *) (at + sizeof(ggml_half)));
+            const __m256i fifth = _mm256_loadu_si256((const __m256i *) (other + sizeof(ggml_half)));
+            __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(one), fifth, 1);
+            both = _mm512_xor_si512(both, offset);
+            memcpy(halves + i + i / 4 * 4, at, sizeof(ggml_half));
+            memcpy(halves + i + i / 4 * 4 + 4, other, sizeof(ggml_half));
+            __builtin_prefetch(at + 16 * step, 0, 2);
+            __builtin_prefetch(other + 16 * step, 0, 2);
+            for (int r = 0; r < R; r++) {
+                parts[r][i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), both, values[r]);
+            }
+            at += i == 3 ? 5 * step : step;
+        }
+        const __m512 of_weights = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) halves));
+        for (int r = 0; r < R; r++) {
+            const int64_t at_block = (row + r) * k + b;
+            const __m512i sums =
+                _mm512_add_epi32(joined(parts[r]), _mm512_set1_epi32(scaled.start[at_block]));
+            const __m512 both =
+                _mm512_mul_ps(of_weights, _mm512_set1_ps(scaled.scale[at_block]));
+            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), both, total[r]);
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        _mm512_storeu_ps(c + r * ldc + column, total[r]);
+    }
+}
+
 // c[R][COLUMNS] += rows[R] times the strip's blocks, which are those from `at` on; = for the first
 template <int R, typename Weights>
 static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows::Block * rows,
@@ -324,14 +391,24 @@ static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows
     }
 }
 
-// C[n][m] = B[n][k] A[m][k], k in blocks of BLOCK; this thread's part. False for other sizes.
+// A number of rows up to ROWS as a constant
+template <typename Go>
+static inline void with(int64_t rows, const Go & go) {
+    switch (rows) {
+        case 6: go(std::integral_constant<int, 6>{}); break;
+        case 5: go(std::integral_constant<int, 5>{}); break;
+        case 4: go(std::integral_constant<int, 4>{}); break;
+        case 3: go(std::integral_constant<int, 3>{}); break;
+        case 2: go(std::integral_constant<int, 2>{}); break;
+        default: go(std::integral_constant<int, 1>{}); break;
+    }
+}
+
+// C[n][m] = B[n][k] A[m][k], k in blocks of BLOCK and n >= ROWS; this thread's part.
 template <typename Weights>
-static bool products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
+static void products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
                      const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
                      float * C, int64_t ldc) {
-    if (!enough(n, m)) {
-        return false;
-    }
     static thread_local Scaled<Weights> scaled;
     static thread_local Strip strip;
     scaled.read(B, ldb, n, k);
@@ -341,24 +418,46 @@ static bool products(const ggml_compute_params * params, int64_t m, int64_t n, i
             const int blocks = std::min<int64_t>(BLOCKS, k - at);
             A.read(strip, column, at, blocks);
             for (int64_t tile = 0; tile < tiles; tile++) {
-                const int64_t row = tile * n / tiles, rows = (tile + 1) * n / tiles - row;
-                const auto go = [&](auto count) {
+                const int64_t row = tile * n / tiles;
+                with((tile + 1) * n / tiles - row, [&](auto count) {
                     multiply<decltype(count)::value>(C + row * ldc + column, ldc, B + row * ldb,
                                                      ldb, scaled, row, k, strip, at, blocks);
-                };
-                switch (rows) { // at least half of ROWS, since n >= ROWS
-                    case 6: go(std::integral_constant<int, 6>{}); break;
-                    case 5: go(std::integral_constant<int, 5>{}); break;
-                    case 4: go(std::integral_constant<int, 4>{}); break;
-                    default: go(std::integral_constant<int, 3>{}); break;
-                }
+                });
             }
+        }
+    }
+}
+
+// The same of any number of rows, of weights in Q8_0, as llamafile_sgemm has it; false for others
+static bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
+                           const void * A, int64_t lda, const void * B, int64_t ldb, void * C,
+                           int64_t ldc, int of_a, int of_b) {
+    if (of_a != GGML_TYPE_Q8_0 || of_b != GGML_TYPE_Q8_0 || m % COLUMNS != 0) {
+        return false;
+    }
+    const Plain weights{(const block_q8_0 *) A, lda};
+    const block_q8_0 * rows = (const block_q8_0 *) B;
+    if (n > FEW) {
+        products(params, m, n, k, weights, rows, ldb, (float *) C, ldc);
+        return true;
+    }
+    static thread_local Scaled<Plain> scaled;
+    scaled.read(rows, ldb, n, k);
+    const int64_t tiles = (n + FEWER - 1) / FEWER, strips = m / 16;
+    const int64_t end = (params->ith + 1) * strips / params->nth;
+    for (int64_t strip = params->ith * strips / params->nth; strip < end; strip++) {
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const int64_t row = tile * n / tiles;
+            with((tile + 1) * n / tiles - row, [&](auto count) {
+                weights.few<decltype(count)::value>((float *) C + row * ldc, ldc, rows + row * ldb,
+                                                    ldb, k, 16 * strip, scaled, row);
+            });
         }
     }
     return true;
 }
 
-// The same of a whole operation whose weights llama.cpp has repacked
+// The same of a whole operation whose weights llama.cpp has repacked; false for other sizes
 template <template <typename> class Weights, typename Block>
 static bool repacked_products(const ggml_compute_params * params, ggml_tensor * dst) {
     typedef typename Weights<Block>::Rows Rows;
@@ -366,7 +465,7 @@ static bool repacked_products(const ggml_compute_params * params, ggml_tensor * 
     const ggml_tensor * from    = dst->src[1];
     const int64_t m = weights->ne[1], n = from->ne[1];
     const int64_t k = weights->ne[0] / BLOCK, ld = k / Rows::OF_BLOCK;
-    if (!enough(n, m)) {
+    if (n < ROWS || m % COLUMNS != 0) {
         return false;
     }
     auto * rows = (typename Rows::Block *) params->wdata;

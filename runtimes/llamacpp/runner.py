@@ -2,7 +2,6 @@
 
 import ctypes
 import logging
-import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,10 +34,6 @@ from runtimes.runner import (
     joined,
 )
 from runtimes.settings import MOST_SLOTS, RunnerSettings, kv_bits, outputs_at_once
-
-# Reproducible slots, up to which a pass has too few rows for the kernels of ``products.h``: a lone
-# row would have to be filled up to their eight, and is twice as fast by the others.
-_FEW_SLOTS = 4
 
 # LoRA adapters beside a model in llama.cpp, which applies them to a whole context at a time.
 
@@ -132,8 +127,6 @@ class LlamaRunner:
         caches, length = slots, context_length
         if settings.reproducible:
             caches, length = sequences(slots), context_length + MOST_PROBED
-            if slots <= _FEW_SLOTS:
-                os.environ.setdefault("INGOT_PRODUCTS_FROM", str(MOST_PROBED + 1))
         model = load_model(model_file, settings)
         context = self._context = make_context(model, model_file, settings, caches, length)
         self.tokenizer = LlamaTokenizer(model)

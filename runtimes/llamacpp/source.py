@@ -9,7 +9,8 @@ has, #19012 is for longer passes, #19209 splits the positions among threads, and
 gives 10 to 15%). ``attention.h`` beside this file replaces it for passes of any length.
 
 Its products of many rows with weights in Q8_0, Q4_0 and Q4_K do half of what AVX512-VNNI can; other
-K-quants are tiled (ggml-cpu/tiled). ``products.h`` replaces these three on such a processor.
+K-quants are tiled (ggml-cpu/tiled). ``products.h`` replaces these on such a processor, and those of
+single rows in Q8_0.
 """
 
 import hashlib
@@ -198,14 +199,12 @@ _SIZE = "cur += MAX(prefill, decode);"
 _LARGER = "cur += MAX(MAX(prefill, decode), ingot_attention_work_size(node, n_tasks));"
 
 _MATRIX = "bool llamafile_sgemm(const struct ggml_compute_params * params, int64_t m, int64_t n,"
-_Q8_0 = """    case GGML_TYPE_Q8_0: {
-        if (Btype != GGML_TYPE_Q8_0)
-           return false;
-"""
+_ONE_ROW = "    // only enable sgemm for prompt processing\n"
 _PLAIN = """#ifdef INGOT_PRODUCTS
-        if (ingot::products(params, m, n, k, ingot::Plain{(const block_q8_0 *)A, lda},
-                            (const block_q8_0 *)B, ldb, (float *)C, ldc))
-            return true;
+    if (Ctype == GGML_TYPE_F32 &&
+        ingot::plain_products(params, m, n, k, A, lda, B, ldb, C, ldc, Atype, Btype)) {
+        return true;
+    }
 #endif
 """
 _REPACK_H = '#include "repack.h"\n'
@@ -267,7 +266,7 @@ KERNELS = (
         "products",
         (
             Change(SGEMM, _MATRIX, f'#include "../ingot-products.h"\n\n{_MATRIX}'),
-            Change(SGEMM, _Q8_0, _Q8_0 + _PLAIN),
+            Change(SGEMM, _ONE_ROW, _PLAIN + _ONE_ROW),
             Change(REPACK, _REPACK_H, f'{_REPACK_H}#include "ingot-products.h"\n'),
             Change(REPACK, _SPACE, _SPACE + _REPACKED),
         ),
