@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -50,7 +51,9 @@ class _Server(children.ForkServer):
 @contextmanager
 def quantize() -> Iterator[None]:
     """Within it ``quantize`` does so; children are forked on Linux alone."""
-    with pytest.MonkeyPatch.context() as patch:
+    with TemporaryDirectory(prefix="ingot-modules-") as modules, pytest.MonkeyPatch.context() as patch:
+        # Code of models' own, which transformers keeps; a server that has imported it has its folder.
+        patch.setenv("HF_MODULES_CACHE", modules)
         patch.setattr(built_child, "speed", speed)
         if sys.platform != "linux":
             yield

@@ -44,7 +44,7 @@ class Built:
 
 def run_quantize(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
     """`quantize` in the tests' own process, whose server of children has imported torch already.
-    For what a process alone shows there are ``kill_during`` and ``pebble_built``."""
+    For what a process alone shows there are ``kill_during`` and the wheel's test."""
     from quantize.cli import main
 
     root, out, err = logging.getLogger(), io.StringIO(), io.StringIO()

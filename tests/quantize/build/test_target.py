@@ -318,21 +318,17 @@ def test_what_cannot_be_built_again_is_told(made: Made, tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_killed_again_and_again_gives_the_same_file(made: Made, home: Path, tmp_path: Path):
-    """While it measures sensitivities, in another home, and while it measures the file."""
+def test_a_killed_run_is_taken_up_and_gives_the_same_file(made: Made, home: Path, tmp_path: Path):
+    """Killed in the middle of the sensitivities, in another home."""
     out = tmp_path / "out"
     command = (made.options.source.model, "--max-kl", "0.03", "--limit", "1024", "--out", out)
-    for stage, there in (
-        ("measuring how much", "cache/sensitivities/*.partial/done.json"),
-        ("measuring the speed of kl0.03", ""),
-    ):
-        code, said = kill_during(stage, signal.SIGKILL, *command, there=there and (home, there))
-        assert code == -signal.SIGKILL
-        # Once the export is there it is never made again.
-        assert ("converting to GGUF, half precision ..." in said) == bool(there)
-        assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
+    there = (home, "cache/sensitivities/*.partial/done.json")
+    code, said = kill_during("measuring how much", signal.SIGKILL, *command, there=there)
+    assert code == -signal.SIGKILL
+    assert "converting to GGUF, half precision ..." in said
+    assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
     done = run_quantize(*command)
-    assert "quantizing" not in done.stderr  # that was finished
+    assert "converting to GGUF, half precision: an earlier run has done this" in done.stderr
     assert not list(home.glob("cache/sensitivities/*.partial"))
     (entry,) = load_manifest(out).files
     undisturbed = made.manifest.entry("kl0.03")
