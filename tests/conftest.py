@@ -164,7 +164,7 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     from tests.quantize.conftest import run_quantize
 
     def make(out: Path) -> None:
-        run_quantize(pebble, "--out", out, "--no-measure")
+        run_quantize(pebble, "--out", out, "--no-measure", drawn=True)
 
     return parallel.once(tmp_path_factory, "pebble-built", make)
 

@@ -51,8 +51,11 @@ class _Server(children.ForkServer):
 @contextmanager
 def quantize() -> Iterator[None]:
     """Within it ``quantize`` does so; children are forked on Linux alone."""
-    with TemporaryDirectory(prefix="ingot-modules-") as modules, pytest.MonkeyPatch.context() as patch:
-        # Code of models' own, which transformers keeps; a server that has imported it has its folder.
+    with (
+        TemporaryDirectory(prefix="ingot-modules-") as modules,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        # Of models' own code, for servers: transformers reads it when it is imported.
         patch.setenv("HF_MODULES_CACHE", modules)
         patch.setattr(built_child, "speed", speed)
         if sys.platform != "linux":

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -42,16 +42,25 @@ class Built:
     stderr: str
 
 
-def run_quantize(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run_quantize(
+    *arguments: object, check: bool = True, drawn: bool = False
+) -> subprocess.CompletedProcess[str]:
     """`quantize` in the tests' own process, whose server of children has imported torch already.
-    For what a process alone shows there are ``kill_during`` and the wheel's test."""
+    Its report has pictures if it is to be ``drawn``. For what a process alone shows there are
+    ``kill_during`` and the wheel's test."""
     from quantize.cli import main
+    from tests.quantize.quick import no_pictures
 
     root, out, err = logging.getLogger(), io.StringIO(), io.StringIO()
     handlers, at_sigterm = root.handlers[:], signal.getsignal(signal.SIGTERM)
     root.handlers.clear()  # the command would close them
     try:
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(out),
+            redirect_stderr(err),
+            nullcontext() if drawn else no_pictures(),
+        ):
             patch.setattr(sys, "argv", ["quantize", *map(str, arguments)])
             code = main()
     finally:
@@ -94,10 +103,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[None]:
-    """Builds measure speeds in passing."""
-    from tests.quantize.quick import quick_speeds
+    """Builds measure speeds in passing, and draw nothing."""
+    from tests.quantize.quick import no_pictures, quick_speeds
 
-    with quick_speeds():
+    with quick_speeds(), no_pictures():
         yield
 
 
@@ -180,7 +189,7 @@ def _measure(model: Path, folder: Path) -> None:
     recipes = "q8_0,onnx-int8"
     asked_of = ("--recipe", recipes, "--limit", LIMIT, "--out", folder / "out", "--json")
     with quick_speeds():
-        done = run_quantize(source, *asked_of)
+        done = run_quantize(source, *asked_of, drawn=True)
     said = {"stdout": done.stdout, "stderr": done.stderr}
     (folder / "said.json").write_text(json.dumps(said))
 

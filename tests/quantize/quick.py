@@ -1,4 +1,5 @@
-"""Speeds in passing, for tests of what is not speed; test_fidelity.py has the real ones."""
+"""Speeds and pictures in passing, for tests of what is neither; test_fidelity.py and
+test_report.py have the real ones."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 
 from quantize.manifest import FileSpeeds
 from quantize.quality import built_child
+from quantize.report import write
 from runtimes.planner.measure import Workload, measure_depths
 
 
@@ -24,6 +26,15 @@ def step(path: Path, rows: int) -> float:
     work = Workload(rows=(rows,), sample_s=0.02)
     (figures,) = measure_depths(path, work, repeats=3).values()
     return rows / figures.decode_tps[rows]
+
+
+@contextmanager
+def no_pictures() -> Iterator[None]:
+    """Reports without drawings, which take longer than what most builds here do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "draw_svg", lambda _chart: "<svg/>")
+        patch.setattr(write, "draw_picture", lambda _manifest, path: path.touch())
+        yield
 
 
 @contextmanager

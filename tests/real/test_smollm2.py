@@ -80,7 +80,8 @@ def perplexity(folder: Path) -> float:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         logits = model(torch.tensor([ids]), logits_to_keep=WINDOW // 2).logits[0]
-    return float(torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1 - len(logits) :])).exp())
+    loss = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1 - len(logits) :]))
+    return float(loss.exp())
 
 
 def test_perplexity_is_that_of_transformers(

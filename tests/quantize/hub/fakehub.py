@@ -25,7 +25,9 @@ _PIECE = 16384
 @cache
 def _sums(data: bytes) -> tuple[str, str]:
     """SHA-256 of a file, and the hash by which git knows it: asked for at every request."""
-    return hashlib.sha256(data).hexdigest(), hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    return hashlib.sha256(data).hexdigest(), hashlib.sha1(
+        b"blob %d\0" % len(data) + data
+    ).hexdigest()
 
 
 @dataclass

@@ -241,9 +241,7 @@ def test_the_fingerprint_follows_every_file_that_counts(folder: Path):
     assert open_source(str(folder)).fingerprint().hash == before
 
 
-def test_a_tokenizer_with_code_of_its_own_is_used(
-    sources: dict[str, Path], tmp_path: Path
-):
+def test_a_tokenizer_with_code_of_its_own_is_used(sources: dict[str, Path], tmp_path: Path):
     """Where the user trusts it: the token gate, the builder and what measures load it alike."""
     model = Path(shutil.copytree(sources["llama"], tmp_path / "own"))
     (model / "tokenization_own.py").write_text(
