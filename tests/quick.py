@@ -17,6 +17,7 @@ import pytest
 from quantize import children
 from quantize.manifest import FileSpeeds
 from quantize.quality import built_child
+from quantize.report import write
 from runtimes.machine.processes import child_environment
 
 _IMPORTED = (
@@ -46,6 +47,15 @@ class _Server(children.ForkServer):
             patch.setattr(children, "_SERVE", _SERVE)
             # OpenMP reads it when it is loaded, and Ingot takes it for what OpenMP has read.
             super()._start({**environment, **children.PATIENT})
+
+
+@contextmanager
+def no_pictures() -> Iterator[None]:
+    """Reports without drawings, which take longer than what most builds of tests do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "draw_svg", lambda _chart: "<svg/>")
+        patch.setattr(write, "draw_picture", lambda _manifest, path: path.touch())
+        yield
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
 from tests.quantize.conftest import run_quantize
-from tests.quantize.quick import quick_speeds
 
 QUESTIONS = ("What is gravity?", "How many legs does a spider have?", "What is 1234 + 5678?")
 TOKENS = 16
@@ -50,8 +49,7 @@ def quantized(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     """The checkpoint as q8_0, compared with the float model over one window; the table."""
     out = tmp_path_factory.mktemp("quantized")
     limit = WINDOW - WINDOW // 2 - 1
-    with quick_speeds():
-        done = run_quantize(checkpoint, "--recipe", "q8_0", "--limit", limit, "--out", out)
+    done = run_quantize(checkpoint, "--recipe", "q8_0", "--limit", limit, "--out", out)
     return load_manifest(out), done.stdout
 
 

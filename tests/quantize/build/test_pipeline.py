@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -21,6 +22,7 @@ from quantize.recipes import RECIPES, Limits, gguf_bits
 from quantize.report.facts import comparable_parts
 from quantize.report.table import build_table
 from runtimes.models.gguf import read_header
+from tests.quantize.conftest import kill_during, run_quantize
 from tests.quantize.hub.hubs import Notes
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -125,6 +127,19 @@ def measured(hurried: None, pebble_f16: Path, tmp_path_factory: pytest.TempPathF
     )
     build(options, Reporter())
     return options
+
+
+def test_a_killed_run_is_taken_up_and_gives_the_same_file(measured: Options, tmp_path: Path):
+    out = tmp_path / "out"
+    command = (measured.source.model, "--recipe", "q4_0", "--limit", "64", "--out", out)
+    code, _ = kill_during("comparing q4_0 with the float model", signal.SIGKILL, *command)
+    assert code == -signal.SIGKILL
+    assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
+    done = run_quantize(*command)
+    assert "quantizing to q4_0: an earlier run has done this" in done.stderr
+    assert measured.out is not None
+    (entry,) = load_manifest(out).files
+    assert entry.sha256 == load_manifest(measured.out).entry("q4_0").sha256
 
 
 def copied(measured: Options, tmp_path: Path) -> tuple[Path, Manifest, Options]:

@@ -153,7 +153,6 @@ def test_graphs_for_gpus_have_activations_in_half_precision(tiny: dict[str, Tiny
     assert np.abs(scored(folder, TOKENS) - tiny["llama"].original).max() <= TOLERANCE
 
 
-@pytest.mark.usefixtures("hurried")
 def test_half_precision_for_a_gpu(tiny: dict[str, Tiny], tmp_path: Path):
     source, asked = tiny["llama"].source, ("--target", "cuda", "--limit", 256, "--out", tmp_path)
     run_quantize(source, "--recipe", "onnx-fp16", *asked)

@@ -76,9 +76,10 @@ def test_a_matrix_of_another_text_is_no_fault_and_one_that_does_not_fit_is(
 def test_what_is_planted_is_found(
     recipe: str, pebble_built: Path, pebble_f16: Path, matrix: Path, tmp_path: Path
 ):
-    files = [plant(name, pebble_built / f"pebble-{recipe}.gguf", tmp_path) for name in PLANTED]
+    chosen = PLANTED if recipe == "q8_0" else dict([*PLANTED.items()][:4])  # those of weights
+    files = [plant(name, pebble_built / f"pebble-{recipe}.gguf", tmp_path) for name in chosen]
     weights = _compared(files, pebble_f16, [matrix] * len(files))
-    for path, (_, begins), one in zip(files, PLANTED.values(), weights, strict=True):
+    for path, (_, begins), one in zip(files, chosen.values(), weights, strict=True):
         settings = other_settings(read_header(path), read_header(pebble_f16))
         found = [*(f"settings: {text}" for text in settings), *one.faults]
         if begins.startswith(("weights", "settings")):
