@@ -164,6 +164,7 @@ def test_text_from_a_manifest_is_text(tmp_path: Path):
     assert "<script>" in text.replace("\n", "")
 
 
+@pytest.mark.usefixtures("hurried")
 def test_a_failed_report_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_report(tmp_path, MANIFEST)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
