@@ -28,6 +28,8 @@ _SERVE = (
     f"import sys; from quantize import children; children._MODULES = {_IMPORTED};"
     " children.serve(int(sys.argv[1]))"
 )
+_WITH_TORCH = (*children._MODULES, "onnx", "onnx_ir", "onnxruntime")
+_SERVE_TORCH = _SERVE.replace(repr(_IMPORTED), repr(_WITH_TORCH))
 _speed = built_child.speed
 
 
@@ -80,5 +82,6 @@ def quantize() -> Iterator[None]:
             return begin(*words, environment=environment, **more)
 
         patch.setattr(children, "Child", child)
+        patch.setattr(children, "_SERVE", _SERVE_TORCH)
         yield
         server.close()
