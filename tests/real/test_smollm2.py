@@ -9,7 +9,7 @@ import pytest
 
 from quantize.children import run_child
 from quantize.manifest import Manifest, load_manifest
-from quantize.quality.text import BUNDLED, WINDOW
+from quantize.quality.text import WINDOW
 from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
 from runtimes.settings import RunnerSettings, SchedulerSettings
@@ -66,26 +66,3 @@ def test_a_built_file_is_the_checkpoint(quantized: tuple[Manifest, str]) -> None
     assert min(file.speed.prefill_tps, file.speed.decode_tps_1, file.speed.decode_tps_16) > 0
     for shown in (*(f"{value:.2f}" for value in perplexities), f"{file.bytes / 1e6:.0f}"):
         assert shown in table
-
-
-def perplexity(folder: Path) -> float:
-    """Of the second half of a window, by transformers. Runs in a child process."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    text = BUNDLED.read_text(encoding="utf-8")[: WINDOW * 8]
-    ids = AutoTokenizer.from_pretrained(folder)(text).input_ids[:WINDOW]
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with torch.inference_mode():
-        logits = model(torch.tensor([ids]), logits_to_keep=WINDOW // 2).logits[0]
-    loss = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1 - len(logits) :]))
-    return float(loss.exp())
-
-
-def test_perplexity_is_that_of_transformers(
-    checkpoint: Path, quantized: tuple[Manifest, str], tmp_path: Path
-) -> None:
-    found = quantized[0].model.perplexity
-    assert found.tokens == WINDOW - WINDOW // 2 - 1
-    expected = run_child(partial(perplexity, checkpoint), "scoring", tmp_path, torch=True)
-    assert found.value == pytest.approx(expected, rel=1e-4)
