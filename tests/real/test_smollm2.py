@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantize.children import run_child
-from quantize.manifest import Manifest, load_manifest
+from quantize.manifest import load_manifest
 from quantize.quality.text import WINDOW
 from runtimes.engine.engine import Engine
 from runtimes.request import SamplingParams
@@ -44,17 +44,11 @@ def test_greedy_texts_are_those_of_llama_cpp_itself(published: Path, tmp_path: P
     assert expected[0].startswith("Gravity is a ")
 
 
-@pytest.fixture(scope="module")
-def quantized(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Manifest, str]:
-    """The checkpoint as q8_0, compared with the float model over one window; the table."""
-    out = tmp_path_factory.mktemp("quantized")
+def test_a_built_file_is_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    """As q8_0, compared with the float model over one window."""
     limit = WINDOW - WINDOW // 2 - 1
-    done = run_quantize(checkpoint, "--recipe", "q8_0", "--limit", limit, "--out", out)
-    return load_manifest(out), done.stdout
-
-
-def test_a_built_file_is_the_checkpoint(quantized: tuple[Manifest, str]) -> None:
-    manifest, table = quantized
+    done = run_quantize(checkpoint, "--recipe", "q8_0", "--limit", limit, "--out", tmp_path)
+    manifest, table = load_manifest(tmp_path), done.stdout
     (file,) = manifest.files
     assert manifest.model.parameters == pytest.approx(134.5e6, rel=0.001)
     assert file.token_parity.lines > 400

@@ -60,22 +60,6 @@ def test_a_file_beyond_its_limit_is_not_published_but_kept_for_no_gates(
         build(options, Reporter())
 
 
-def test_what_the_quantizer_says_is_told_and_listed(pebble_f16: Path, tmp_path: Path):
-    options = Options(
-        SourceOptions(str(pebble_f16)),
-        (RECIPES["f16"],),
-        out=tmp_path / "out",
-        measure=MeasureOptions(enabled=False),
-        overrides={"ffn_up": "q8_0"},
-    )
-    told = Notes()
-    _, manifest = build(options, told)
-    (entry,) = manifest.files
-    note = "f16 is not quantized, single tensors neither"
-    assert note in told.notes
-    assert note in entry.notes
-
-
 def told_by(table: Table) -> str:
     console = Console(width=160, file=StringIO())
     with console.capture() as said:
