@@ -19,6 +19,7 @@ from quantize.manifest import FileSpeeds
 from quantize.quality import built_child
 from quantize.report import write
 from runtimes.machine.processes import child_environment
+from runtimes.planner.measure import SpeedFigures, Workload, measure_depths
 
 _IMPORTED = (
     *("quantize.quality.built_child", "quantize.gguf.weights", "quantize.gguf.imatrix"),
@@ -33,6 +34,10 @@ _SERVE_TORCH = _SERVE.replace(repr(_IMPORTED), repr(_WITH_TORCH))
 _speed = built_child.speed
 
 
+def _once(path: Path, work: Workload, *, repeats: int, **more: Any) -> dict[int, SpeedFigures]:
+    return measure_depths(path, work, repeats=1, **more)
+
+
 def speed(path: Path) -> FileSpeeds:
     """Runs in a child process."""
     from runtimes.planner import measure
@@ -40,6 +45,7 @@ def speed(path: Path) -> FileSpeeds:
     built_child._SAMPLE_S = 0.1
     short = partial(measure.Workload, prompt_tokens=32, decode_tokens=8)
     measure.Workload = short  # type: ignore[misc, assignment]
+    measure.measure_depths = _once
     return _speed(path)
 
 
