@@ -54,6 +54,14 @@ class Made:
     told: Notes
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_texts() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building, "_TUNE", 1024)
+        patch.setattr("quantize.build.measuring._DEEP", 512)
+        yield
+
+
 @pytest.fixture(scope="module")
 def made(hurried: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     """All kinds of targets in one run."""
