@@ -244,12 +244,12 @@ if sys.platform == "linux":
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == server:
+                os.chdir(cwd)  # the folder may be a relative path
                 log = os.open(Path(folder, "log"), os.O_WRONLY | os.O_APPEND)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
                 os.environ.clear()
                 os.environ.update(environment)
-                os.chdir(cwd)
                 work(Path(folder))
         finally:
             os._exit(1)

@@ -8,8 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
@@ -155,7 +153,7 @@ def pebble_short(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="session")
 def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pebble in its four files, built by the command that users type.
+    """Pebble in its four files, built by the command that users type, in this process.
 
     While working on tests, INGOT_TEST_BUILT may name a folder that holds them already.
     """
@@ -163,10 +161,10 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     if ready:
         return Path(ready)
 
+    from tests.quantize.conftest import run_quantize
+
     def make(out: Path) -> None:
-        command = [sys.executable, "-m", "quantize", pebble, "--out", out, "--no-measure"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr[-4000:]
+        run_quantize(pebble, "--out", out, "--no-measure", drawn=True)
 
     return parallel.once(tmp_path_factory, "pebble-built", make)
 

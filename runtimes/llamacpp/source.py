@@ -23,6 +23,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from runtimes.errors import IngotError
@@ -56,7 +57,7 @@ def sdist_path(version: str = TESTED_VERSION) -> Path:
         if not _is_tested(found, version):
             raise BuildError(
                 f"llama-cpp-python {version} was downloaded, but is not the file that was tested "
-                f"(sha256 {_sha256(found)}, expected {_SHA256[version]})"
+                f"(sha256 {sdist_sha256(found)}, expected {_SHA256[version]})"
             )
         os.replace(found, target)  # atomic: a reader sees the whole file or none
     return target
@@ -90,10 +91,17 @@ def _download(version: str, folder: Path) -> Path:
 
 def _is_tested(path: Path, version: str) -> bool:
     """True when the file has the pinned checksum; versions without one are taken as they come."""
-    return _SHA256.get(version) in (None, _sha256(path))
+    return _SHA256.get(version) in (None, sdist_sha256(path))
 
 
-def _sha256(path: Path) -> str:
+def sdist_sha256(path: Path) -> str:
+    """Checksum of the 76 MB at ``path``, computed once a process unless the file changes."""
+    status = path.stat()
+    return _sha256(path, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _sha256(path: Path, _size: int, _changed_ns: int) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

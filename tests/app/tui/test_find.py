@@ -199,6 +199,7 @@ async def test_a_gated_one_says_so_and_without_a_network_there_is_what_is_on_dis
         await wait_until(lambda: "is gated: accept its conditions" in text(screen, "progress"))
         assert str(screen.query_one("#act", Button).label) == "Go on"
         hub.gated.clear()
+        await pilot.pause()  # the button lies where it is drawn
         await pilot.click("#act")
         await wait_until(lambda: screen.query_one(Download).pulled)
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
