@@ -81,12 +81,12 @@ def figures_of(name: str, path: Path, **changes: Any) -> dict[str, Any]:
     return found
 
 
-def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
+def test_every_comparison_gives_json(command: Any, pebble_built: Path) -> None:
     names = ["churn", "prefix", "strategies", "sampling", "worker", "constrained", "batch"]
     names += ["reproducible"]
     arguments = ["--rows", "3", "--prompt-tokens", "6", "--decode-tokens", "6", "--threads", "1"]
     arguments += ["--requests", "4", "--repeats", "1", "--json", "--what", ",".join(names)]
-    done = ingot("bench", pebble_built, "--recipe", "q8_0", *arguments)
+    done = command("bench", pebble_built, "--recipe", "q8_0", *arguments)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [entry["what"] for entry in report] == names
@@ -128,10 +128,10 @@ def test_an_engine_that_forgets_has_no_speed_at_a_depth(gguf_file: Path) -> None
         prefill_tps(engine, 6, 1, list(range(100)))
 
 
-def test_the_table_of_speeds(command: Any, ingot: Any, pebble_built: Path) -> None:
+def test_the_table_of_speeds(command: Any, pebble_built: Path) -> None:
     """Depths that the context has no room for are left out, unless they were asked for."""
     arguments = ("--recipe", "q8_0", "--repeats", "1", "--threads", "1", "--prompt-tokens", "8")
-    done = ingot("bench", pebble_built, *arguments, "--decode-tokens", "4")
+    done = command("bench", pebble_built, *arguments, "--decode-tokens", "4")
     assert done.returncode == 0, done.stderr
     head, first, *more = done.stdout.splitlines()[1:]
     assert head.split()[:6] == ["file", "runtime", "MB", "depth", "prefill", "turn"]

@@ -22,13 +22,15 @@ from runtimes.output import html
 SMALL = ["--sweep", "--batch-sizes", "1,2", "--lengths", "6+5", "--repeats", "1", "--threads", "1"]
 
 
-def test_a_file_and_others_do_the_same_work(ingot: Any, pebble_built: Path, tmp_path: Path) -> None:
+def test_a_file_and_others_do_the_same_work(
+    command: Any, pebble_built: Path, tmp_path: Path
+) -> None:
     written = [tmp_path / f"sweep.{kind}" for kind in ("html", "svg", "png", "json")]
     outputs = [word for path in written for word in ("--output", path)]
     others = ("llama-cpp-python", "ingot-serve", "llama-server=false")
     against = [word for name in others for word in ("--against", name)]
     file = resolve(pebble_built, recipe="q8_0")
-    done = ingot("bench", file, *SMALL, "--kv-types", "q8_0", *against, *outputs, "--json")
+    done = command("bench", file, *SMALL, "--kv-types", "q8_0", *against, *outputs, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     cells = {(one["cell"]["side"], one["cell"]["rows"]): one for one in report["measured"][1:]}
@@ -99,15 +101,15 @@ def test_an_ended_sweep_goes_on(pebble_built: Path, home: Path) -> None:
     assert found[0] == sweep
 
 
-def test_what_does_not_fit_is_left_out_and_said(pebble_built: Path, ingot: Any) -> None:
+def test_what_does_not_fit_is_left_out_and_said(pebble_built: Path, command: Any) -> None:
     path = resolve(pebble_built, recipe="q8_0")
     room = read_model(path).context_length
-    done = ingot("bench", path, *SMALL, "--lengths", f"{room}+5")
+    done = command("bench", path, *SMALL, "--lengths", f"{room}+5")
     assert done.returncode == 0, done.stderr
     assert (
         f"left out: {path.name}, {room} + 5 tokens, 1 row; its context is {room:,}" in done.stderr
     )
-    only = ingot("bench", path, "--sweep", "--lengths", f"{room}+5")
+    only = command("bench", path, "--sweep", "--lengths", f"{room}+5")
     assert only.returncode == 2
     assert "left out" in only.stderr
 

@@ -122,11 +122,11 @@ def test_requests_for_a_model_that_loads_keep_no_others_waiting(gguf_file, tmp_p
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(gguf_file.read_bytes()[:100_000])
     models = {"a": gguf_file, "b": gguf_file, "c": broken}
-    with running(models, slots=2, queue=100) as server:
+    with running(models, slots=2, queue=40) as server:
         assert server.ask()[0] == 200
         with server.pool._loading:  # no load gets on
-            to_b = {**HELLO, "model": "b"}
-            waiting = [server.begin(to_b) for _ in range(80)]
+            to_b = {**HELLO, "model": "b", "max_tokens": 1}
+            waiting = [server.begin(to_b) for _ in range(48)]  # more than there are threads
             waiting += [server.begin({"model": "b", "input": "x"}, "/v1/embeddings")]
             counting = server.begin({"model": "b", "prompt": "x"}, "/v1/tokenize")
             failing = [server.begin({**HELLO, "model": "c"}) for _ in range(8)]
@@ -134,18 +134,18 @@ def test_requests_for_a_model_that_loads_keep_no_others_waiting(gguf_file, tmp_p
                 server.begin({"lora_name": f"x{number}"}, "/v1/unload_lora_adapter")
                 for number in range(40)
             ]
-            until(lambda: server.generator.running("b") == 81)
+            until(lambda: server.generator.running("b") == 49)
             until(lambda: server.generator.running("c") == 8)
             assert server.ask()[0] == 200
             assert server.ask({"input": "x"}, "/v1/embeddings")[0] == 200
             assert server.ask({"prompt": "x"}, "/v1/tokenize")[0] == 200
             assert server.get("/metrics")[0] == 200
-            gone, waiting = waiting[:20], waiting[20:]
+            gone, waiting = waiting[:10], waiting[10:]
             for one in gone:
                 one.close()
-            until(lambda: server.generator.running("b") == 61)
-            waiting += [server.begin(to_b) for _ in range(MOST_SLOTS + 100 - 61)]
-            until(lambda: server.generator.running("b") == MOST_SLOTS + 100)
+            until(lambda: server.generator.running("b") == 39)
+            waiting += [server.begin(to_b) for _ in range(MOST_SLOTS + 40 - 39)]
+            until(lambda: server.generator.running("b") == MOST_SLOTS + 40)
             assert server.refused(to_b) == (429, "queue_full")
         assert {one.getresponse().status for one in (*waiting, counting)} == {200}
         assert {one.getresponse().status for one in adapters} == {403}
@@ -158,8 +158,7 @@ def test_requests_for_a_model_that_loads_keep_no_others_waiting(gguf_file, tmp_p
 # Bodies
 
 BAD: dict[str, tuple[bytes, int, str]] = {
-    "lists": (b'{"metadata": [' + b"[]," * 5_000_000 + b"1]}", 413, "more than"),
-    "objects": (b"[" + b"{}," * (MOST_VALUES + 1) + b"1]", 413, "more than"),
+    "lists": (b'{"metadata": [' + b"[]," * (MOST_VALUES + 1) + b"1]}", 413, "more than"),
     "numbers": (b'{"messages": [' + b"1," * (MOST_VALUES + 1) + b"1]}", 413, "more than"),
     "names": (b"{%b}" % b",".join(b'"%d":0' % n for n in range(MOST_NAMES + 1)), 413, "more than"),
     "texts": (b'["\\"[' + b'","\\\\","' * (MOST_VALUES // 2) + b'"]', 413, "more than"),
@@ -281,22 +280,22 @@ def test_the_memory_of_bodies_is_bounded_and_given_back(ingot, gguf_file, tmp_pa
     process, door = started(ingot, tmp_path, f"pebble={gguf_file}", "--slots", 1)
     memory, body = psutil.Process(process.pid).memory_info, b" " * 8_000_000
     before, most = memory().rss, 0
-    for _ in range(2):
-        with ExitStack() as stack:
-            for _ in range(10):
-                unfinished = HEAD + b"Content-Length: %d\r\n\r\n" % (len(body) + 1) + body
-                stack.enter_context(door.connect(unfinished))
-            until(lambda: memory().rss > before + 5 * len(body))
-        until(lambda: memory().rss < before + 3 * len(body))
-    within = b'{"metadata": [' + b"[]," * (MOST_VALUES // 2 - 10) + b"1]}"
-    waiting = [door.begin(one) for one in (BAD["lists"][0], within) for _ in range(6)]
+    with ExitStack() as stack:
+        for _ in range(10):
+            unfinished = HEAD + b"Content-Length: %d\r\n\r\n" % (len(body) + 1) + body
+            stack.enter_context(door.connect(unfinished))
+        until(lambda: memory().rss > before + 5 * len(body))
+    until(lambda: memory().rss < before + 3 * len(body))
+    # Of each of the long ones the parser would make 300 MB.
+    long, within = (b'{"metadata": [' + b"[]," * n + b"1]}" for n in (5_000_000, 100_000))
+    waiting = [door.begin(one) for one in (long, long, within)]
     while waiting:
         most = max(most, memory().rss)
         with suppress(TimeoutError):
             waiting[0].sock.settimeout(0.05)
             assert waiting[0].getresponse().status in (400, 413, 503)
             waiting.pop(0)
-    assert most - before < 700 * 2**20
+    assert most - before < 250 * 2**20
     assert door.ask()[0] == 200
 
 
@@ -395,7 +394,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("length", [b"Transfer-Encoding: chunked", b"Content-Length: 16000000"])
 def test_an_answer_before_the_whole_body_ends_the_connection(locked, monkeypatch, length):
-    monkeypatch.setattr(connection, "LINGER_S", 0.2)
+    monkeypatch.setattr(connection, "LINGER_S", 0.02)
     for name, (head, status) in REFUSED.items():
         sock = locked.connect(head + length + b"\r\n\r\n" + b"1\r\na\r\n" * 10)
         found = b""
@@ -408,7 +407,7 @@ def test_an_answer_before_the_whole_body_ends_the_connection(locked, monkeypatch
 
 def test_a_client_reads_why_it_is_refused(server, locked):
     """Also one that sends all of its body first, or says that it will be too large."""
-    for size in (10, 200_000, 8_000_000, MOST_BODY_BYTES - 10):
+    for size in (10, 200_000, MOST_BODY_BYTES - 10):
         assert locked.refused(b"a" * size) == (401, "invalid_api_key")
     assert ended(server.connect(HEAD + b"Content-Length: 104857600\r\n\r\n")).split()[1] == b"413"
     asking = locked.begin(None, "/v1/models", "GET")

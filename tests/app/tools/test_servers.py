@@ -20,6 +20,7 @@ from app.config.settings import ToolSettings
 from app.openai.tool_forms import form_of
 from app.openai.tool_parser import ToolParser
 from app.tools.calls import CallReader, CallState, ToolCall, call_messages, limit_of
+from app.tools import transport
 from app.tools.servers import ToolServers
 from runtimes.errors import RequestError
 from tests.support import until
@@ -37,8 +38,9 @@ def called(servers: ToolServers, name: str, arguments: str = "{}", most: int = 6
 
 
 @pytest.fixture
-def serve() -> Any:
+def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``ToolServers`` of servers by their names; ended with the test."""
+    monkeypatch.setattr(transport, "_GRACE_S", 0.2)
     made: list[ToolServers] = []
 
     def make(seconds: int = 30, **servers: Any) -> ToolServers:
