@@ -3,12 +3,14 @@ are forked of a process that has imported what they need.
 
 A forked worker is a process as any other: pipes, signals and deaths are real. A child with another
 environment, placement or path than the tests', as for a fault or a stop, is started anew. So are
-all children of a command in a process of its own.
+all children of a command in a process of its own. Trials of the planner take short samples.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import json
 import os
 import signal
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -46,6 +48,14 @@ def _early(environment: dict[str, str]) -> dict[str, str]:
     return {k: v for k, v in environment.items() if not k.startswith(_READ_LATE)}
 
 
+def _here() -> str | None:
+    """The current folder; None where it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
 class _Server:
     """Forks for one thread at a time; ends with the tests."""
 
@@ -71,12 +81,13 @@ class _Server:
             and cwd is None
             and _early(environment) == self._early
             and os.sched_getaffinity(0) == self._cpus
+            and _here() is not None
         )
 
     def fork(self, words: Any, environment: dict[str, str], files: list[int], session: bool) -> int:
         """The number of the new process, a child of this one."""
         mask = sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
-        asked = {"words": words[3:], "environment": environment, "cwd": os.getcwd()}
+        asked = {"words": words[3:], "environment": environment, "cwd": _here()}
         data = json.dumps({**asked, "session": session, "mask": mask}).encode()
         libc = ctypes.CDLL(None)
         with self._lock:
@@ -95,13 +106,11 @@ class _Server:
 
 def serve(descriptor: int) -> None:
     """The server: one fork after the other, until the tests have ended."""
-    import gc
-    import importlib
-    from contextlib import suppress
-
-    for name in _IMPORTED:
+    for name in (*_IMPORTED, *_MODULES):
         with suppress(ImportError):  # the child finds out by itself
             importlib.import_module(name)
+    trial: Any = sys.modules["runtimes.planner.trial_child"]
+    trial._DECODE_S, trial._PREFILL_S = 0.02, 0.01
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the tests'
@@ -146,11 +155,8 @@ def _be_child(
         os.chdir(cwd)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        import runpy
-
         sys.argv[:] = words
-        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-        code = 0
+        code = importlib.import_module(words[0]).main(*words[1:]) or 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

@@ -33,7 +33,7 @@ def test_a_growing_output_over_kills(
     numbers(batch.source, MANY)
     words = ["--raw", "--unordered", "--max-tokens", "24", "--slots", "8", "-q"]
     # Answers are appended once a second: there are some by then, of at most 8 a write.
-    held = stopping.after_rows(tmp_path / "held", 30, pause_s=0.05)
+    held = stopping.after_rows(tmp_path / "held", 40, pause_s=0.05)
     process = ingot.start(*batch.words(*words), env=held)
     stopping.wait_stopped(process)  # it is still there, and gets no further
     seen = out.read_text().splitlines()

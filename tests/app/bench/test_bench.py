@@ -170,8 +170,9 @@ def test_rows_of_several_adapters(files: Any, recipe: str) -> None:
 def test_several_tokens_a_step(files: Any, recipe: str) -> None:
     gguf = recipe == "q8_0"
     draft = str(files("q4_k_m")) if gguf else None
-    report = figures_of("speculation", files(recipe), rows=2, decode_tokens=3, draft=draft)
-    layouts = ("split", "unified") if gguf else ("split",)
+    rows = 2 if gguf else 1
+    report = figures_of("speculation", files(recipe), rows=rows, decode_tokens=3, draft=draft)
+    layouts = ("split", "unified") if gguf else ()
     together = {f"{kind}, 2 rows, {one}" for kind in ("prose", "chat", "code") for one in layouts}
     alone = {f"{kind}, 1 rows" for kind in ("JSON", "copy", "prose", "chat", "code")}
     assert report.keys() == {"decode_tokens", *alone, *together}

@@ -22,7 +22,7 @@ def test_a_good_file_and_one_that_is_not(
     good = Path(shutil.copy(gguf_file, tmp_path / "good.gguf"))
     bad = plant("rope base", good, tmp_path)
     page = tmp_path / "page.html"
-    asked = ("measure", good, "--against", float_gguf, "--limit", "300", "--no-speed")
+    asked = ("measure", good, "--against", float_gguf, "--limit", "100", "--no-speed")
     done = command(*asked, "--output", page, "--max-kl", "0.5")
     assert done.returncode == 0, done.stderr
     assert "good.gguf: no fault found (the same tokens on" in done.stdout

@@ -26,6 +26,7 @@ from app.serve.options import (
     MOST_BODY_BYTES,
     MOST_DEPTH,
     MOST_HEAD_BYTES,
+    MOST_IDS,
     MOST_NAMES,
     MOST_VALUES,
 )
@@ -34,6 +35,7 @@ from runtimes.checks import UNFOLLOWED
 from runtimes.engine.sequence import unstarted
 from runtimes.request import FinishReason, Request
 from tests.app.serve.conftest import CHAT, HELLO, STORY, TEXTS, Running, running, started
+from tests.app.workers import step, worker_of
 from tests.support import until
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -158,7 +160,7 @@ def test_requests_for_a_model_that_loads_keep_no_others_waiting(gguf_file, tmp_p
 # Bodies
 
 BAD: dict[str, tuple[bytes, int, str]] = {
-    "lists": (b'{"metadata": [' + b"[]," * (MOST_VALUES + 1) + b"1]}", 413, "more than"),
+    "lists": (b'{"metadata": [' + b"[]," * (MOST_IDS + 1) + b"1]}", 413, "more than"),
     "numbers": (b'{"messages": [' + b"1," * (MOST_VALUES + 1) + b"1]}", 413, "more than"),
     "names": (b"{%b}" % b",".join(b'"%d":0' % n for n in range(MOST_NAMES + 1)), 413, "more than"),
     "texts": (b'["\\"[' + b'","\\\\","' * (MOST_VALUES // 2) + b'"]', 413, "more than"),
@@ -581,7 +583,7 @@ def test_what_waits_is_ended_with_the_server_and_what_runs_is_finished(
     ingot, endless_gguf, tmp_path
 ):
     process, door = started(ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1)
-    response = door.begin({**STORY, "stream": True, "max_tokens": 600}).getresponse()
+    response = door.begin({**STORY, "stream": True, "max_tokens": 250}).getresponse()
     for _ in range(3):
         response.readline()
     waiting = [door.begin(STORY) for _ in range(3)]
@@ -589,14 +591,25 @@ def test_what_waits_is_ended_with_the_server_and_what_runs_is_finished(
     waiting.append(door.begin({**STORY, "n": 8, "temperature": 1}))
     slow = door.connect(HEAD + b"Content-Length: 1000\r\n\r\n{")
     silent = door.connect(HEAD)
-    until(lambda: door.get("/v1/stats")[1]["models"]["pebble"]["queued"] >= 5)
+    worker = worker_of(process)
+    assert worker is not None
+    worker.suspend()
+
+    def queued() -> int:
+        step(process)  # a few tokens of the answer that runs
+        return int(door.get("/v1/stats")[1]["models"]["pebble"]["queued"])
+
+    until(queued, lambda count: count >= 5)
     process.send_signal(signal.SIGTERM)
+    worker.resume()
     for one in waiting:
         answer = one.getresponse()
         assert answer.status == 503
         assert json.loads(answer.read())["error"]["code"] == "shutting_down"
     assert ended(slow).startswith(b"HTTP/1.1 503")
     assert ended(silent) == b""
+    slow.close()  # nothing more comes of it
+    silent.close()
     text = response.read().decode()
     assert '"finish_reason": "length"' in text
     assert text.rstrip().endswith("data: [DONE]")
