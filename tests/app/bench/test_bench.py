@@ -156,9 +156,8 @@ def test_many_rows_behind_one_prompt_by_its_length(files: Any) -> None:
         assert job["cached_tokens"] == [3 * job["depth"]]  # of all but the first
 
 
-@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
-def test_rows_of_several_adapters(files: Any, recipe: str) -> None:
-    report = figures_of("adapters", files(recipe))
+def test_rows_of_several_adapters(files: Any) -> None:
+    report = figures_of("adapters", files("onnx-int4"))
     assert report["base_tps"][0] > 0
     assert set(report["tps"]) == set(report["ratio"]) == {"1", "2"}  # of 3 rows
     assert all(samples[0] > 0 for samples in report["ratio"].values())
@@ -166,13 +165,10 @@ def test_rows_of_several_adapters(files: Any, recipe: str) -> None:
     assert report["job"]["ratio"][0] > 0
 
 
-@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
-def test_several_tokens_a_step(files: Any, recipe: str) -> None:
-    gguf = recipe == "q8_0"
-    draft = str(files("q4_k_m")) if gguf else None
-    rows = 2 if gguf else 1
-    report = figures_of("speculation", files(recipe), rows=rows, decode_tokens=3, draft=draft)
-    layouts = ("split", "unified") if gguf else ()
+def test_several_tokens_a_step(files: Any) -> None:
+    draft = str(files("q4_k_m"))
+    report = figures_of("speculation", files("q8_0"), rows=2, decode_tokens=3, draft=draft)
+    layouts = ("split", "unified")
     together = {f"{kind}, 2 rows, {one}" for kind in ("prose", "chat", "code") for one in layouts}
     alone = {f"{kind}, 1 rows" for kind in ("JSON", "copy", "prose", "chat", "code")}
     assert report.keys() == {"decode_tokens", *alone, *together}

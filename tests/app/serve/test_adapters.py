@@ -209,7 +209,11 @@ def test_saved_prefixes_are_an_adapters_own(gguf_file, folder, tmp_path):
 def test_what_the_command_refuses(command, gguf_file, folder, tmp_path):
     models = [f"pebble={gguf_file}", f"other={gguf_file}"]
     for arguments, code, said in (
-        (("--adapter", f"x:y={folder / 'a0.gguf'}"), 2, "there is no model 'x'; there is: pebble, other"),
+        (
+            ("--adapter", f"x:y={folder / 'a0.gguf'}"),
+            2,
+            "there is no model 'x'; there is: pebble, other",
+        ),
         (("--adapter", gguf_file), 3, "no LoRA adapter"),
         (("--adapter-dir", tmp_path / "none"), 2, "--adapter-dir: there is no folder"),
     ):
