@@ -169,8 +169,9 @@ def _be_child(
 
 @contextmanager
 def children() -> Iterator[None]:
-    """Within it such children are forked; on Linux alone."""
-    if sys.platform != "linux":
+    """Within it such children are forked: on Linux, and not where a device's library, which may not
+    be shared so, is tested."""
+    if sys.platform != "linux" or os.environ.get("INGOT_TEST_DEVICE"):
         yield
         return
     server, started = _Server(), Child._execute_child  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,10 @@ from typing import Any
 import pytest
 
 from app.cli.main import main
-from tests import forks, parallel
+from tests import parallel
 from tests.app import endless
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forked_workers() -> Iterator[None]:
-    with forks.children():
-        yield
 
 
 class Ingot:
