@@ -24,8 +24,9 @@ SMALL = ["--sweep", "--batch-sizes", "1", "--lengths", "6+5", "--repeats", "1", 
 
 
 @pytest.fixture(autouse=True)
-def _bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring it takes a second; `ingot doctor` does so in its own test."""
+def _own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sweep was begun here. Measuring the bandwidth takes a second; `ingot doctor` does so in
+    its own test."""
     monkeypatch.setattr(row_sweep, "memory_bandwidth", lambda _: 2e10)
 
 
