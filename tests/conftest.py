@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from runtimes.machine.selftest import ensure
 from runtimes.models.registry import backends
-from tests import parallel, quick
+from tests import forks, parallel, quick
 from tests.support import furnish
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,6 +105,12 @@ def _own_logging() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _quick_quantize() -> Iterator[None]:
     with quick.quantize():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_workers() -> Iterator[None]:
+    with forks.children():
         yield
 
 

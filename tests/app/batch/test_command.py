@@ -16,11 +16,7 @@ from tests.support import questions, write_rows
 SHORT = ["--max-tokens", "8"]
 
 
-@pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
-def test_rows_in_order_with_their_figures(
-    batch: Batch, command: Any, kind: str, request: pytest.FixtureRequest
-) -> None:
-    batch.model = request.getfixturevalue(kind)
+def test_rows_in_order_with_their_figures(batch: Batch, command: Any) -> None:
     write_rows(batch.source, questions(20))
     done = batch(*SHORT, "--json")
     assert "\x1b" not in done.stderr
@@ -152,15 +148,6 @@ def test_trying_it_out_writes_nothing(
     assert [record["index"] for record in records] == [0, 1, 2]
     assert all(record["usage"]["completion_tokens"] <= 16 for record in records)
     assert list(tmp_path.iterdir()) == [batch.source]
-
-
-def test_a_reader_that_goes_away_ends_it(batch: Batch, ingot: Any) -> None:
-    write_rows(batch.source, questions(30))
-    process = ingot.start(*batch.words(*SHORT, "-q", out="-"))
-    assert json.loads(process.stdout.readline())["id"] == "row-0"
-    process.stdout.close()
-    assert process.wait(60) in (0, 141)  # 0 if all was written before the pipe was closed
-    assert b"Traceback" not in process.stderr.read()
 
 
 def test_a_bar_on_a_terminal(batch: Batch, ingot: Any) -> None:

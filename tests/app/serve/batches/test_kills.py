@@ -16,7 +16,7 @@ from tests.app.serve.conftest import started
 from tests.support import until
 
 FULL = 30_000  # bytes of the largest file
-ROWS = 45
+ROWS = 30
 
 
 def serving(ingot, data, model, **options):
@@ -54,7 +54,7 @@ def test_kills_at_any_moment_lose_no_row_and_double_none(ingot, gguf_file, tmp_p
     before = ended(client, begin(client, [line(i, max_tokens=2) for i in range(5)]))
     results = client.files.content(before.output_file_id).content
     batch = begin(client, [line(i, max_tokens=8) for i in range(ROWS)])
-    for kill in range(3):  # while its input is read, its rows run, and its files are written
+    for kill in range(2):  # while its input is read, and while its rows run
         if kill:
             assert done(client, batch, 15 * kill) >= len(seen)
         time.sleep(chance.uniform(0, 0.05))
