@@ -102,7 +102,7 @@ def gain(rows: int, cost: float, chance: float, seed: int) -> float:
     ],
 )
 def test_times_that_vary_make_it_lose_nothing_and_miss_little(rows, cost, chance, least):
-    assert statistics.mean(gain(rows, cost, chance, seed) for seed in range(4)) > least
+    assert statistics.mean(gain(rows, cost, chance, seed) for seed in range(2)) > least
 
 
 def test_a_further_token_is_taken_for_no_cheaper_than_a_row():
