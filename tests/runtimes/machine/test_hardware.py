@@ -164,7 +164,7 @@ def test_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_other_programs_take_of_the_processor():
-    """Another process that computes for a quarter of a second is seen, however busy the machine is."""
+    """Another process that computes for 0.25 s is seen, however busy the machine is."""
     before = cpu_use()
     with subprocess.Popen(
         [sys.executable, "-Sc", "import time\nwhile time.process_time() < 0.25: pass"]
