@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from runtimes.machine.selftest import ensure
 from runtimes.models.registry import backends
@@ -44,6 +45,8 @@ gc.set_threshold(100_000, 10, 10)
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("search"), derandomize=True, database=None)
 settings.load_profile("same")
+# Else constants of all modules that are loaded, which takes seconds, and which depend on them.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -53,8 +56,23 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Every other worker begins with the last folder: two that meet in the middle compile each half
+    of the files, and read the other half."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and (parallel.worker() or 0) % 2:
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, Any, Any]:
+    if parallel.worker() is not None:
+        items.sort(key=lambda item: item.path)  # the same in all workers
+    result = yield
     parallel.slowest_first(items)
+    return result
 
 
 def pytest_collection_finish() -> None:

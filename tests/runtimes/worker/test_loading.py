@@ -9,9 +9,7 @@ import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,12 +39,12 @@ while True:
 HAS_A_CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', {program!r}])"
 
 
-def first_child(parent: int, known: Collection[psutil.Process] = ()) -> psutil.Process:
-    """The worker process of ``parent``, as soon as there is one that is not ``known``."""
+def first_child(parent: int) -> psutil.Process:
+    """The worker process of ``parent``, as soon as there is one."""
     while True:
         for child in psutil.Process(parent).children():
             with contextlib.suppress(psutil.Error):
-                if child not in known and "runtimes.worker.child" in child.cmdline():
+                if "runtimes.worker.child" in child.cmdline():
                     return child
         time.sleep(0.005)
 
@@ -54,24 +52,22 @@ def first_child(parent: int, known: Collection[psutil.Process] = ()) -> psutil.P
 def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog, monkeypatch):
     assert ensure("llamacpp").usable
     stopped: list[int] = []
-    known = psutil.Process().children()  # engines that other tests share
 
-    def stop_first() -> None:
-        child = first_child(os.getpid(), known)
-        child.suspend()
-        stopped.append(child.pid)
+    def stop_first(pid: int, limit_s: float) -> LoadMonitor:
+        if not stopped:
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+            limit_s = 0.3
+        return LoadMonitor(pid, limit_s)
 
-    stopper = threading.Thread(target=stop_first)
-    stopper.start()
-    monkeypatch.setattr(supervisor, "LOAD_LIMIT_S", 2)
-    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=2) as one:
-        stopper.join(60)
+    monkeypatch.setattr(supervisor, "LoadMonitor", stop_first)
+    with WorkerEngine.load(gguf, SETTINGS) as one:
         assert one.pid not in stopped
         assert not psutil.pid_exists(stopped[0])
         assert one.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
         assert one.slots == 2
     (line,) = [text for text in caplog.messages if "was ended" in text]
-    assert "neither computed nor read anything for 2 s while it loaded" in line
+    assert "neither computed nor read anything for 0.3 s while it loaded" in line
     assert "stopped from outside" in line
     assert load_state(STATE) == {}  # no reason for other settings
 
@@ -115,8 +111,8 @@ import sys
 from runtimes.settings import RunnerSettings
 from runtimes.worker import supervisor
 from runtimes.worker.engine import WorkerEngine
-supervisor.LOAD_LIMIT_S = 2.5
-with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), step_limit_s=2.5) as one:
+supervisor.LOAD_LIMIT_S = 1.2
+with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), step_limit_s=1.2) as one:
     print(one.pid)
 """
 
@@ -129,7 +125,7 @@ def test_a_machine_that_sleeps_while_a_worker_loads(gguf: Path) -> None:
         child.suspend()
         time.sleep(0.3)  # the parent looks once
         os.kill(parent.pid, signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(1.3)
         os.kill(parent.pid, signal.SIGCONT)
         time.sleep(0.1)
         child.resume()
