@@ -66,3 +66,12 @@ def quantize() -> Iterator[None]:
         patch.setattr(children, "Child", child)
         yield
         server.close()
+
+
+def main() -> None:
+    """`quantize` in a process of its own, with its children forked and short samples."""
+    from quantize.cli import main as run
+
+    with quantize():
+        code = run()
+    sys.exit(code)
