@@ -32,14 +32,17 @@ def _nodes(app: Any) -> list[Any]:
 
 def _at_work(node: Any) -> bool:
     """Whether the loop of a widget does not wait for the next message."""
-    return not (node._message_queue._getters or node._closing or node._closed)
+    queue = node._message_queue
+    waits = queue.ready_event._waiters and not queue.values
+    return not (waits or node._closing or node._closed)
 
 
 def _has_more(app: Any) -> bool:
     """Whether messages, callbacks or a layout wait in what is shown."""
     screen = app.screen
     return (
-        screen._layout_required
+        app._resize_timer is not None
+        or screen._layout_required
         or screen._scroll_required
         or bool(screen._callbacks)
         or any(
@@ -62,16 +65,18 @@ def _goes_on(app: Any) -> bool:
 
 
 async def _all_done(pilot: Pilot[Any], timeout: float = 30.0) -> bool:
-    """Wait until no task can go on and every widget waits for a message; False after an error."""
+    """Wait until no task can go on and every widget waits for a message; False after an error, and
+    where the app is ending."""
     loop: Any = asyncio.get_running_loop()
     limit = time.monotonic() + timeout
     while True:
         await asyncio.sleep(0)
         while loop._ready and time.monotonic() < limit:  # some task has not come to its next wait
             await asyncio.sleep(0)
-        if not pilot.app.is_running or pilot.app._exception is not None:
+        app: Any = pilot.app
+        if not app.is_running or app._exit or app._exception is not None:
             return False
-        if not any(map(_at_work, _nodes(pilot.app))):
+        if _goes_on(app) and not any(map(_at_work, _nodes(app))):
             return True
         if time.monotonic() > limit:
             raise WaitForScreenTimeout("a widget has not done what it was told")
@@ -86,7 +91,10 @@ async def at_rest(pilot: Pilot[Any]) -> None:
             return
         if not _goes_on(pilot.app) or not _has_more(pilot.app) or time.monotonic() > limit:
             return
-        pilot.app.screen._on_timer_update()  # else the next frame lays out what has changed
+        # What timers would do: a new size is told, and the next frame lays out what has changed.
+        if pilot.app._resize_timer is not None:
+            pilot.app._check_resize()
+        pilot.app.screen._on_timer_update()
         if number:
             await asyncio.sleep(0.005)
 

@@ -65,7 +65,7 @@ def drawn(screen: BatchScreen, name: str) -> str:
 
 
 def state(screen: BatchScreen) -> str:
-    return str(screen.query_one(JobHeader).border_subtitle)
+    return " ".join(str(one.border_subtitle) for one in screen.query(JobHeader))
 
 
 async def process_of(screen: BatchScreen) -> psutil.Process:

@@ -24,6 +24,7 @@ from app.compare.answers import (
 )
 from app.models.catalog import ModelEntry, Origin
 from app.options import ModelOptions
+from app.tui.app import IngotApp
 from app.tui.screens.compare import ComparePane, CompareScreen, SameStrip, Speed, body
 from app.tui.screens.dialogs import AskScreen
 from app.tui.screens.models import ModelsScreen, ModelTable
@@ -184,18 +185,17 @@ async def test_ways_of_asking(bare):
         await wait_until(lambda: bare.screen is screen and screen.params.max_tokens == 1000)
 
 
-async def test_the_question_of_the_chat_to_files_of_its_model(make: Any):
+async def test_the_question_of_the_chat_to_files_of_its_model(chat_app: IngotApp):
     """/compare and ctrl+o take what was asked in the chat; the loaded file is compared with the one
     that has more bits."""
-    app = make()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(lambda: is_ready(app))
+    async with chat_app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: is_ready(chat_app))
         await pilot.pause()
         await ask(pilot, "Who are you?")
         await pilot.pause()
         await ask(pilot, "/compare")
-        await wait_until(lambda: isinstance(app.screen, CompareScreen))
-        screen = app.screen
+        await wait_until(lambda: isinstance(chat_app.screen, CompareScreen))
+        screen = chat_app.screen
         assert isinstance(screen, CompareScreen)
         await wait_until(lambda: screen.prompt.text == "Who are you?")
         await wait_until(lambda: len(panes(screen)) == 2)
