@@ -91,3 +91,12 @@ def quantize() -> Iterator[None]:
         patch.setattr(children, "_SERVE", _SERVE_TORCH)
         yield
         server.close()
+
+
+def main() -> None:
+    """`quantize` in a process of its own, with its children forked and short samples."""
+    from quantize.cli import main as run
+
+    with quantize():
+        code = run()
+    sys.exit(code)
