@@ -75,7 +75,8 @@ struct Cut {
         units     = q->ne[3] * k->ne[2] * row_tiles;
         partial   = DV + 2;
 #if defined(__AVX512BF16__)
-        pairs = k->type == GGML_TYPE_BF16 && v->type == GGML_TYPE_BF16 && DK % 16 == 0;
+        pairs = k->type == GGML_TYPE_BF16 && v->type == GGML_TYPE_BF16 && DK % 16 == 0 &&
+                k->nb[1] % sizeof(float) == 0;
 #else
         pairs = false;
 #endif

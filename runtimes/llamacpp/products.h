@@ -7,14 +7,15 @@
 // wants them, and stay in the first cache while the rows go by.
 //
 // VNNI multiplies unsigned with signed bytes, so weights are kept as w + OFFSET, and sums begin at
-// -OFFSET times the sum of the row's bytes. Blocks are added in their order, so that a row's result
-// does not depend on how many rows there are. Few rows gain nothing from unpacked weights: of Q8_0
-// they go through the weights as they lie, 16 columns at a time, and are added in the same order;
-// of the others llama.cpp's kernels take them.
+// -OFFSET times the sum of the row's bytes. Few rows gain nothing from unpacked weights: of Q8_0 they
+// go through the weights as they lie, 16 columns at a time; of the others, and where the columns
+// are no multiple of COLUMNS, llama.cpp's kernels take them. Blocks are added in their order: a
+// row's result does not depend on how many others these kernels have.
 
 #pragma once
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#if defined(__GNUC__) && defined(__AVX512VNNI__) && defined(__AVX512VL__) && \
+    defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define INGOT_PRODUCTS
 
 #include "ggml-cpu.h"
@@ -274,9 +275,11 @@ struct Scaled {
     std::vector<int32_t> start;
 
     void read(const typename Rows::Block * rows, int64_t ld, int64_t n, int64_t k) {
-        scale.resize(n * k);
-        start.resize(n * k);
-        sum.resize(Weights::LEAST ? n * k : 0);
+        if (start.size() < size_t(n * k)) { // else every smaller product would fill it anew
+            scale.resize(n * k);
+            start.resize(n * k);
+            sum.resize(Weights::LEAST ? n * k : 0);
+        }
         for (int64_t i = 0; i < n; i++) {
             for (int64_t b = 0; b < k; b++) {
                 const int of_values = Rows::sum(rows + i * ld, b);
@@ -409,8 +412,11 @@ template <typename Weights>
 static void products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
                      const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
                      float * C, int64_t ldc) {
+    if (params->ith * COLUMNS >= m) {
+        return;
+    }
     static thread_local Scaled<Weights> scaled;
-    static thread_local Strip strip;
+    Strip strip;
     scaled.read(B, ldb, n, k);
     const int64_t tiles = (n + ROWS - 1) / ROWS;
     for (int64_t column = params->ith * COLUMNS; column < m; column += params->nth * COLUMNS) {
@@ -429,10 +435,10 @@ static void products(const ggml_compute_params * params, int64_t m, int64_t n, i
 }
 
 // The same of any number of rows, of weights in Q8_0, as llamafile_sgemm has it; false for others
-static bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
+static inline bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
                            const void * A, int64_t lda, const void * B, int64_t ldb, void * C,
                            int64_t ldc, int of_a, int of_b) {
-    if (of_a != GGML_TYPE_Q8_0 || of_b != GGML_TYPE_Q8_0 || m % COLUMNS != 0) {
+    if (of_a != GGML_TYPE_Q8_0 || of_b != GGML_TYPE_Q8_0 || m % COLUMNS != 0 || k == 0) {
         return false;
     }
     const Plain weights{(const block_q8_0 *) A, lda};
@@ -441,11 +447,15 @@ static bool plain_products(const ggml_compute_params * params, int64_t m, int64_
         products(params, m, n, k, weights, rows, ldb, (float *) C, ldc);
         return true;
     }
+    const int64_t tiles = (n + FEWER - 1) / FEWER, strips = m / 16;
+    const int64_t begin = params->ith * strips / params->nth;
+    const int64_t end = (params->ith + 1) * strips / params->nth;
+    if (begin == end) {
+        return true;
+    }
     static thread_local Scaled<Plain> scaled;
     scaled.read(rows, ldb, n, k);
-    const int64_t tiles = (n + FEWER - 1) / FEWER, strips = m / 16;
-    const int64_t end = (params->ith + 1) * strips / params->nth;
-    for (int64_t strip = params->ith * strips / params->nth; strip < end; strip++) {
+    for (int64_t strip = begin; strip < end; strip++) {
         for (int64_t tile = 0; tile < tiles; tile++) {
             const int64_t row = tile * n / tiles;
             with((tile + 1) * n / tiles - row, [&](auto count) {
@@ -465,7 +475,7 @@ static bool repacked_products(const ggml_compute_params * params, ggml_tensor * 
     const ggml_tensor * from    = dst->src[1];
     const int64_t m = weights->ne[1], n = from->ne[1];
     const int64_t k = weights->ne[0] / BLOCK, ld = k / Rows::OF_BLOCK;
-    if (n < ROWS || m % COLUMNS != 0) {
+    if (n < ROWS || m % COLUMNS != 0 || k == 0) {
         return false;
     }
     auto * rows = (typename Rows::Block *) params->wdata;

@@ -250,10 +250,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A file of ours beside this one, and what includes and calls it; all or nothing."""
+    """A file of ours beside this one, and what includes and calls it; all or nothing.
+
+    ``layouts``: it reads what llama.cpp keeps in layouts of its own, which another version than the
+    tested one may change without a trace.
+    """
 
     name: str
     changes: tuple[Change, ...]
+    layouts: bool = False
 
     @property
     def path(self) -> Path:
@@ -278,6 +283,7 @@ KERNELS = (
             Change(REPACK, _REPACK_H, f'{_REPACK_H}#include "ingot-products.h"\n'),
             Change(REPACK, _SPACE, _SPACE + _REPACKED),
         ),
+        layouts=True,
     ),
 )
 # Vulkan's headers know VK_EXT_layer_settings from 1.3.272 on, and Debian 12 has 1.3.239. ggml uses
@@ -304,12 +310,13 @@ def prepared(source: Path, gpu: str, folder: Path) -> Path:
     with tarfile.open(source) as archive:
         archive.extractall(folder, filter="data")
     (unpacked,) = (one for one in folder.iterdir() if one.is_dir())
+    tested = source.name.endswith(f"-{TESTED_VERSION}.tar.gz")
     for kernel in KERNELS:
-        if _apply(unpacked, kernel.changes):
+        if (tested or not kernel.layouts) and _apply(unpacked, kernel.changes):
             target = unpacked / Path(OPS).with_name(f"ingot-{kernel.name}.h")
             target.write_bytes(kernel.path.read_bytes())
         else:
-            log.warning("%s: no place in it for kernel %s: left out", source.name, kernel.name)
+            log.warning("%s: kernel %s does not fit it, and is left out", source.name, kernel.name)
     if gpu == "vulkan":
         _apply(unpacked, _FOR_VULKAN)
     return unpacked

@@ -18,7 +18,7 @@ from runtimes.machine.installed import find_installed
 Floats = npt.NDArray[np.float32]
 
 _Q4_0, _Q8_0, _Q4_K = 2, 8, 12  # enum ggml_type
-_COUNTS, _ALONE = (5, 6, 7, 13, 64), 13
+_COUNTS, _ALONE = (5, 6, 7, 8, 9, 13, 64), 13
 
 
 class _Params(ctypes.Structure):
@@ -105,7 +105,7 @@ def ggml() -> Ggml:
     return Ggml()
 
 
-@pytest.mark.parametrize("columns", [64, 72])
+@pytest.mark.parametrize("columns", [32, 64, 72])
 @pytest.mark.parametrize(
     ("kind", "repacked", "length"),
     [
