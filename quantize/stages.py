@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +62,6 @@ def stage_key(name: str, inputs: Mapping[str, Any]) -> str:
 
 def versions(formats: Iterable[str]) -> dict[str, str]:
     """The tools that make files of these formats, as far as they are hardware."""
-    return dict(_versions(tuple(formats)))
-
-
-@cache
-def _versions(formats: tuple[str, ...]) -> dict[str, str]:
-    """Versions as this process has found them: each is read from a long text."""
     return installed.versions(dict.fromkeys(name for fmt in formats for name in _TOOLS[fmt]))
 
 

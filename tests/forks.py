@@ -122,16 +122,18 @@ def serve(descriptor: int) -> None:
             source, target = os.pipe()
             between = os.fork()
             if not between:
+                os.close(source)
                 child = os.fork()
                 if not child:
-                    for unused in (source, target, way.detach()):
+                    for unused in (target, way.detach()):
                         os.close(unused)
                     _be_child(files, **json.loads(data))
                 os.write(target, str(child).encode())
                 os._exit(0)
+            os.close(target)  # so that reading ends where ``between`` died
             os.waitpid(between, 0)
             way.send(os.read(source, 32))
-            for used in (source, target, *files):
+            for used in (source, *files):
                 os.close(used)
 
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_parser_that_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "LIMIT_S", 0.4)
+    monkeypatch.setattr(documents, "LIMIT_S", 1.0)
     slow = pdf(tmp_path / "a.pdf", ["x) Tj (" * 3_000_000])
     with Documents() as reader:
         begun = time.monotonic()

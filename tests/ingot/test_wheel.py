@@ -57,7 +57,7 @@ def test_no_import_is_of_a_package_beside_it(installed: dict[str, str]):
 
 
 def test_commands_and_their_processes_are_its_own(
-    installed: dict[str, str], pebble_f16: Path, pebble_built: Path, tmp_path: Path
+    installed: dict[str, str], pebble: Path, pebble_built: Path, tmp_path: Path
 ):
     rows = tmp_path / "rows.txt"
     rows.write_text("What is 1 plus 1?\nWhat is 3 plus 3?\n")
@@ -66,7 +66,7 @@ def test_commands_and_their_processes_are_its_own(
     assert (tmp_path / "out.csv").read_text().count(" = ") == 2
     made = ("--recipe", "q8_0", "--no-measure", "--out", tmp_path / "made")
     entry = "import sys; from ingot.__main__ import quantize; sys.exit(quantize())"
-    _run(installed, "-c", entry, pebble_f16, *made, cwd=tmp_path)
+    _run(installed, "-c", entry, pebble, *made, cwd=tmp_path)
     assert (tmp_path / "made" / "manifest.json").is_file()
     schema = ("--json-schema", '{"enum": [5]}')  # compiled in a process of its own
     asked = ("-m", "ingot", "run", pebble_built, "Five?", *schema)

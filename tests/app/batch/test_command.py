@@ -150,6 +150,15 @@ def test_trying_it_out_writes_nothing(
     assert list(tmp_path.iterdir()) == [batch.source]
 
 
+def test_a_reader_that_goes_away_ends_it(batch: Batch, ingot: Any) -> None:
+    write_rows(batch.source, questions(30))
+    process = ingot.start(*batch.words(*SHORT, "-q", out="-"))
+    assert json.loads(process.stdout.readline())["id"] == "row-0"
+    process.stdout.close()
+    assert process.wait(60) in (0, 141)  # 0 if all was written before the pipe was closed
+    assert b"Traceback" not in process.stderr.read()
+
+
 def test_a_bar_on_a_terminal(batch: Batch, ingot: Any) -> None:
     write_rows(batch.source, questions(20))
     screen, end = pty.openpty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from pathlib import Path
 from statistics import mean, median
@@ -120,6 +121,7 @@ def test_a_killed_run_goes_on(
     until(lambda: sum(journals().values()) >= 36 or process.poll() is not None)
     process.kill()
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
     held = sum(journals().values())
     assert held >= 36
     done = command(*words)

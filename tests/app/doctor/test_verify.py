@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from app import demo
-from app.doctor import verify
 from app.doctor.checks import CheckLine, CheckResult, skipped
 from app.doctor.verify import (
     Cleaner,
@@ -84,9 +83,8 @@ def test_what_a_check_may_end_with() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD")
 def test_broken_runtimes_fail_and_the_report_says_no_path(
-    command: Any, tmp_path: Path, gguf_file: Path, monkeypatch: pytest.MonkeyPatch
+    ingot: Any, tmp_path: Path, gguf_file: Path
 ) -> None:
-    monkeypatch.setattr(verify, "_LOOK_S", 0.01)
     # A package that cannot be imported stands in front of the installed one.
     (tmp_path / "onnxruntime").mkdir()
     (tmp_path / "onnxruntime" / "__init__.py").write_text("raise ImportError('no such provider')")
@@ -96,10 +94,8 @@ def test_broken_runtimes_fail_and_the_report_says_no_path(
         "INGOT_TEST_FAULT": "always",
         "PYTHONPATH": str(tmp_path),
     }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
     out = tmp_path / "out"
-    done = command("doctor", "--verify", gguf_file, "--out", out)
+    done = ingot("doctor", "--verify", gguf_file, "--out", out, env=environment)
     assert done.returncode == 1
     data, text = report_in(out)
     tests = [line for line in data["lines"] if line["check"] == "self-test"]

@@ -101,6 +101,8 @@ def test_when_the_terminal_goes_away_it_ends_and_the_answer_is_kept(
 
 
 async def test_what_had_come_before_a_kill_is_there_again(home: Path, endless_gguf: Path):
+    with ChatStore.open() as store:
+        store.add_message(store.new_chat().id, None, "An older chat.")
     terminal = generating(home, endless_gguf)
     try:
         await wait_until(lambda: len(streamed().text) > 30)
@@ -124,6 +126,11 @@ async def test_what_had_come_before_a_kill_is_there_again(home: Path, endless_gg
             assert "Ingot ended while this was being written" in text_of(view, "state")
             assert "tokens" in text_of(view, "foot")
             assert screen.prompt.text == TYPED
+    resumed = Terminal("chat", "--resume", env={"INGOT_HOME": str(home), **ENVIRONMENT})
+    try:
+        resumed.wait(TYPED)
+    finally:
+        resumed.close()
 
 
 def draft(chat: int) -> str:

@@ -146,7 +146,7 @@ def test_a_fresh_run_takes_over_nothing_and_shows_the_old_file_until_it_is_done(
 ):
     out = Path(shutil.copytree(measured_llama.out, tmp_path / "out"))
     command = (measured_llama.source, "--recipe", "q8_0", "--out", out, "--no-measure", "--fresh")
-    code, said = kill_during("reading the original tokenizer", signal.SIGTERM, *command)
+    code, said = kill_during("converting", signal.SIGTERM, *command)
     assert code == 128 + signal.SIGTERM
     assert "already built" not in said
     assert load_manifest(out) == load_manifest(measured_llama.out)

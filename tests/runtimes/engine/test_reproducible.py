@@ -24,7 +24,7 @@ from runtimes.settings import RunnerSettings, SchedulerSettings
 
 # Each has kernels of its own; the second half is made here from the first file.
 BUILT = ("pebble-q8_0.gguf", "pebble-q4_k_m.gguf", "onnx-int4", "onnx-int8")
-MADE = ("F16", "Q6_K", "IQ4_XS")
+MADE = ("F16", "Q4_0", "Q6_K", "IQ4_XS")
 
 Answer = tuple[tuple[int, ...], tuple[float, ...] | None]
 

@@ -103,14 +103,14 @@ def test_a_hang_counts_as_a_failure(fault: Fault, monkeypatch: pytest.MonkeyPatc
     run_child = selftest._run_child
 
     def patient(runtime: selftest.RuntimeName, *, safe: bool) -> dict[str, object]:
-        monkeypatch.setattr(selftest, "_TIMEOUT_S", 120 if safe else 0.3)
+        monkeypatch.setattr(selftest, "_TIMEOUT_S", 120 if safe else 1)
         return run_child(runtime, safe=safe)
 
     monkeypatch.setattr(selftest, "_run_child", patient)
     health = selftest.ensure("llamacpp")
     assert health.usable
     assert not health.extra_buffers
-    assert "no answer within 0.3 s" in (health.warning or "")
+    assert "no answer within 1 s" in (health.warning or "")
 
 
 @linux_only

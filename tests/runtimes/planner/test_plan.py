@@ -388,7 +388,8 @@ def test_where_no_file_runs_each_way_is_tried_and_told(broken) -> None:
     ]
 
 
-def test_a_trial_that_dies_says_of_what(models) -> None:
+def test_a_trial_that_dies_says_of_what(models, monkeypatch) -> None:
+    monkeypatch.setenv("LANGUAGE", "C")  # another environment: tests.forks starts the child anew
     found = candidates(models, task())[0].settings
     asked = dataclasses.replace(found, slots=2, context=TRIAL_TOKENS)
     with Trial(models[0].path, asked) as trial:

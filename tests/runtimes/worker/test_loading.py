@@ -111,8 +111,8 @@ import sys
 from runtimes.settings import RunnerSettings
 from runtimes.worker import supervisor
 from runtimes.worker.engine import WorkerEngine
-supervisor.LOAD_LIMIT_S = 1.2
-with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), step_limit_s=1.2) as one:
+supervisor.LOAD_LIMIT_S = 2.5
+with WorkerEngine.load(sys.argv[1], RunnerSettings(slots=1, context=64), step_limit_s=2.5) as one:
     print(one.pid)
 """
 
@@ -125,7 +125,7 @@ def test_a_machine_that_sleeps_while_a_worker_loads(gguf: Path) -> None:
         child.suspend()
         time.sleep(0.3)  # the parent looks once
         os.kill(parent.pid, signal.SIGSTOP)
-        time.sleep(1.3)
+        time.sleep(2.5)
         os.kill(parent.pid, signal.SIGCONT)
         time.sleep(0.1)
         child.resume()
