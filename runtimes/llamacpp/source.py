@@ -262,7 +262,7 @@ class Kernel:
 
     @property
     def path(self) -> Path:
-        """Where it is here."""
+        """The file."""
         return Path(__file__).with_name(f"{self.name}.h")
 
 
