@@ -31,6 +31,15 @@ static bool ingot_attention(const ggml_compute_params *, ggml_tensor *) { return
 
 namespace ingot {
 
+#define INGOT_UNROLL _Pragma("GCC unroll 8")
+
+// Compilers read a vector from memory as often as it is multiplied, where an instruction can
+#if !defined(__ARM_NEON)
+#define INGOT_KEEP(vector) asm("" : "+v"(vector))
+#else
+#define INGOT_KEEP(vector) asm("" : "+w"(vector))
+#endif
+
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 constexpr int VECTORS = 4; // of a tile of registers, which has four rows
@@ -43,13 +52,15 @@ constexpr int VECTORS = 4;
 #endif
 
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+typedef int32_t Integers __attribute__((vector_size(LANES * sizeof(int32_t))));
 
-constexpr int KV = 64;         // positions of a block
+constexpr int KV = 128;        // positions of a block
 constexpr int STRIP = 8;       // of them, whose keys are transposed together
 constexpr int FEW_ROWS = 8;    // of values, which are then widened as they are multiplied
-constexpr int AHEAD = 32;      // rows of memory that are asked for before they are needed
+constexpr int AHEAD = 64;      // rows of memory that are asked for before they are needed
 constexpr int CHUNK = 512;     // positions of a chunk, a multiple of KV
-constexpr int MOST_ROWS = 64;  // of a tile of query rows
+constexpr int MOST_ROWS = 128; // of a tile of query rows
+constexpr size_t LINE = 16;    // floats of a line of the processor's cache
 constexpr size_t MOST_PARTIALS = size_t(32) << 20; // bytes
 
 static_assert(CHUNK % KV == 0 && KV % LANES == 0, "blocks are whole vectors");
@@ -90,9 +101,9 @@ struct Cut {
         }
         const int64_t most = std::min<int64_t>(rows, MOST_ROWS);
         // queries, scores, values so far of the chunk and of all; keys of a strip, transposed keys
-        // and values of a block; the mask of a row; each row's maximum and sum, of the chunk and of all
-        scratch = size_t(most * (DK + KV + 2 * DV) + (KV + STRIP) * DK + KV * DV + KV + 4 * most);
-        scratch = (scratch + CACHE_LINE_SIZE_F32 - 1) / CACHE_LINE_SIZE_F32 * CACHE_LINE_SIZE_F32;
+        // and values of a block; each row's maximum and sum, of the chunk and of all
+        scratch = size_t(most * (DK + KV + 2 * DV) + (KV + STRIP) * DK + KV * DV + (3 + LANES) * most);
+        scratch = (scratch + LINE - 1) / LINE * LINE;
     }
 };
 
@@ -127,23 +138,27 @@ static inline void add_product(Vector & sum, Pair one, Vector columns) {
                                     (__m512bh) columns);
 }
 
+static inline void pair(Pair * to, Vector from) {
+    _mm256_storeu_si256((__m256i *) to, (__m256i) _mm512_cvtneps_pbh((__m512) from));
+}
+
 // to[n / 2] = n floats; n is a multiple of 16, and both may be the same memory
 static inline void pair(Pair * to, const float * from, int64_t n) {
-    for (int64_t i = 0; i < n; i += 16) {
-        const __m256bh halves = _mm512_cvtneps_pbh(_mm512_loadu_ps(from + i));
-        _mm256_storeu_si256((__m256i *) (to + i / 2), (__m256i) halves);
+    for (int64_t i = 0; i < n; i += LANES) {
+        pair(to + i / 2, load(from + i));
     }
 }
 
 // to[n] = the values of two rows beside each other; n is a multiple of 16
 static inline void pair(Pair * to, const ggml_bf16_t * first, const ggml_bf16_t * second,
                         int64_t n) {
-    const auto widened = [](const ggml_bf16_t * from) {
-        return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) from));
-    };
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                           8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     for (int64_t i = 0; i < n; i += 16) {
-        _mm512_storeu_si512(to + i, _mm512_or_si512(widened(first + i),
-                                    _mm512_slli_epi32(widened(second + i), 16)));
+        const __m512i both = _mm512_inserti64x4(
+            _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) (first + i))),
+            _mm256_loadu_si256((const __m256i *) (second + i)), 1);
+        _mm512_storeu_si512(to + i, _mm512_permutexvar_epi16(order, both));
     }
 }
 #endif
@@ -158,60 +173,113 @@ static inline Vector load(const ggml_fp16_t * from) {
 #endif
 }
 
-// c[rows][N] += a[rows][K] b[K][N], for R rows and V vectors of columns
-template <int R, int V, typename A, typename B>
-static inline void multiply_tile(float * c, int64_t ldc, const A * a, int64_t lda,
+static inline float greatest(Vector x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512) x);
+#elif defined(__ARM_NEON)
+    return vmaxvq_f32((float32x4_t) x);
+#else
+    float most = x[0];
+    for (int i = 1; i < LANES; i++) {
+        most = std::max(most, x[i]);
+    }
+    return most;
+#endif
+}
+
+static inline float total(Vector x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512) x);
+#elif defined(__ARM_NEON)
+    return vaddvq_f32((float32x4_t) x);
+#else
+    float sum = x[0];
+    for (int i = 1; i < LANES; i++) {
+        sum += x[i];
+    }
+    return sum;
+#endif
+}
+
+// e^x of x <= 0, to two units in the last place; 0 where that is below 1e-37. Cody and Waite's
+// reduction to |x| <= ln 2 / 2 and the polynomial of Cephes' expf.
+static inline Vector exponential(Vector x) {
+    constexpr float shift = 12582912.0f; // 1.5 * 2^23: a sum with it ends in the nearest integer
+    const Vector shifted = x * 1.44269504f + shift;
+    const Vector power = shifted - shift;
+    const Vector rest = x - power * 0.693359375f + power * 2.12194440e-4f;
+    Vector y = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    y = y * rest + 8.3334519073e-3f;
+    y = y * rest + 4.1665795894e-2f;
+    y = y * rest + 1.6666665459e-1f;
+    y = y * rest + 5.0000001201e-1f;
+    y = y * rest * rest + rest + 1.0f;
+    return (Vector) (((Integers) y + ((Integers) shifted << 23)) & (x > -85.0f));
+}
+
+// c[rows][N] = a[rows][K] b[K][N], or this is added to it, for R rows and V vectors of columns
+template <bool ADD, int R, int V, typename A, typename B>
+__attribute__((noinline))
+static void multiply_tile(float * c, int64_t ldc, const A * a, int64_t lda,
                                  const B * b, int64_t ldb, int64_t K) {
     Vector sums[R][V];
+    INGOT_UNROLL
     for (int r = 0; r < R; r++) {
+        INGOT_UNROLL
         for (int j = 0; j < V; j++) {
-            sums[r][j] = *(const Vector *) (c + r * ldc + j * LANES);
+            sums[r][j] = ADD ? load(c + r * ldc + j * LANES) : Vector{};
         }
     }
     for (int64_t i = 0; i < K; i++) {
         Vector columns[V];
+        INGOT_UNROLL
         for (int j = 0; j < V; j++) {
             columns[j] = load(b + i * ldb + j * LANES);
+            INGOT_KEEP(columns[j]);
         }
+        INGOT_UNROLL
         for (int r = 0; r < R; r++) {
             const A one = a[r * lda + i];
+            INGOT_UNROLL
             for (int j = 0; j < V; j++) {
                 add_product(sums[r][j], one, columns[j]);
             }
         }
     }
+    INGOT_UNROLL
     for (int r = 0; r < R; r++) {
+        INGOT_UNROLL
         for (int j = 0; j < V; j++) {
             *(Vector *) (c + r * ldc + j * LANES) = sums[r][j];
         }
     }
 }
 
-template <int R, typename A, typename B>
+template <bool ADD, int R, typename A, typename B>
 static inline void multiply_rows(float * c, int64_t ldc, const A * a, int64_t lda,
                                  const B * b, int64_t ldb, int64_t K, int64_t N) {
     int64_t n = 0;
     for (; n + VECTORS * LANES <= N; n += VECTORS * LANES) {
-        multiply_tile<R, VECTORS>(c + n, ldc, a, lda, b + n, ldb, K);
+        multiply_tile<ADD, R, VECTORS>(c + n, ldc, a, lda, b + n, ldb, K);
     }
     for (; n < N; n += LANES) {
-        multiply_tile<R, 1>(c + n, ldc, a, lda, b + n, ldb, K);
+        multiply_tile<ADD, R, 1>(c + n, ldc, a, lda, b + n, ldb, K);
     }
 }
 
-template <typename A, typename B>
+template <bool ADD, typename A, typename B>
 static void multiply(float * c, int64_t ldc, const A * a, int64_t lda, const B * b,
                      int64_t ldb, int64_t rows, int64_t K, int64_t N) {
     int64_t r = 0;
     for (; r + 4 <= rows; r += 4) {
-        multiply_rows<4>(c + r * ldc, ldc, a + r * lda, lda, b, ldb, K, N);
+        multiply_rows<ADD, 4>(c + r * ldc, ldc, a + r * lda, lda, b, ldb, K, N);
     }
     c += r * ldc;
     a += r * lda;
     switch (rows - r) {
-        case 3: multiply_rows<3>(c, ldc, a, lda, b, ldb, K, N); break;
-        case 2: multiply_rows<2>(c, ldc, a, lda, b, ldb, K, N); break;
-        case 1: multiply_rows<1>(c, ldc, a, lda, b, ldb, K, N); break;
+        case 3: multiply_rows<ADD, 3>(c, ldc, a, lda, b, ldb, K, N); break;
+        case 2: multiply_rows<ADD, 2>(c, ldc, a, lda, b, ldb, K, N); break;
+        case 1: multiply_rows<ADD, 1>(c, ldc, a, lda, b, ldb, K, N); break;
         default: break;
     }
 }
@@ -321,7 +389,7 @@ struct Step {
     uint32_t heads_log2;
 
     // of this thread
-    float *Q, *scores, *values, *all, *strip, *keys, *block, *masked, *m, *s, *M, *S;
+    float *Q, *scores, *values, *all, *strip, *keys, *block, *m, *s, *M, *S;
     float * partials;
 
     Step(const ggml_compute_params * params, ggml_tensor * dst)
@@ -338,7 +406,9 @@ struct Step {
         m1 = powf(2.0f, -(bias / 2.0f) / heads_log2);
 
         const int64_t most = std::min<int64_t>(cut.rows, MOST_ROWS);
-        float * next = (float *) params->wdata + params->ith * cut.scratch;
+        const size_t line = LINE * sizeof(float);
+        float * base = (float *) (((uintptr_t) params->wdata + line - 1) / line * line);
+        float * next = base + params->ith * cut.scratch;
         const auto take = [&next](int64_t count) { float * p = next; next += count; return p; };
         Q      = take(most * cut.DK);
         scores = take(most * KV);
@@ -347,9 +417,8 @@ struct Step {
         strip  = take(STRIP * cut.DK);
         keys   = take(KV * cut.DK);
         block  = take(KV * cut.DV);
-        masked = take(KV);
-        m = take(most); s = take(most); M = take(most); S = take(most);
-        partials = (float *) params->wdata + params->nth * cut.scratch;
+        m = take(most); s = take(most * LANES); M = take(most); S = take(most);
+        partials = base + params->nth * cut.scratch;
     }
 
     float slope(int64_t head) const {
@@ -444,7 +513,7 @@ struct Step {
             }
             transpose(keys + i, strip, half, half);
         }
-        multiply(scores, KV, (const Pair *) Q + skip * cut.DK, cut.DK, (const Pair *) keys, KV,
+        multiply<false>(scores, KV, (const Pair *) Q + skip * cut.DK, cut.DK, (const Pair *) keys, KV,
                  count, half, KV);
     }
 
@@ -461,7 +530,7 @@ struct Step {
             from.ask(at + j + 1 + AHEAD);
             pair((Pair *) block + j / 2 * DV, row(j), row(j + 1), DV);
         }
-        multiply(values + skip * DV, DV, (const Pair *) scores, KV, (const Pair *) block, DV, count,
+        multiply<true>(values + skip * DV, DV, (const Pair *) scores, KV, (const Pair *) block, DV, count,
                  (n + 1) / 2, DV);
     }
 #endif
@@ -475,7 +544,7 @@ struct Step {
         const Widen values_of(
             v, (const char *) v->data + kv_head * v->nb[2] + kv_stream * v->nb[3]);
         std::fill(m, m + rows, -INFINITY);
-        std::fill(s, s + rows, 0.0f);
+        std::fill(s, s + rows * LANES, 0.0f);
         memset(values, 0, rows * DV * sizeof(float));
         const int64_t end = std::min<int64_t>((chunk + 1) * CHUNK, k->ne[1]);
         for (int64_t at = chunk * CHUNK; at < end; at += KV) {
@@ -486,7 +555,6 @@ struct Step {
                 continue;
             }
             const int64_t skip = from - row;
-            memset(scores, 0, count * KV * sizeof(float));
 #if defined(__AVX512BF16__)
             if (cut.pairs) {
                 multiply_keys(keys_of, at, n, skip, count);
@@ -505,20 +573,20 @@ struct Step {
                 }
                 transpose(keys + i, strip, DK, DK);
             }
-            multiply(scores, KV, Q + skip * DK, DK, keys, KV, count, DK, KV);
+            multiply<false>(scores, KV, Q + skip * DK, DK, keys, KV, count, DK, KV);
             soften(stream, kv_head, row, skip, count, at, n);
             if (v->type == GGML_TYPE_F16 && count <= FEW_ROWS) { // the same floats, not kept
                 const ggml_fp16_t * halves = (const ggml_fp16_t *) values_of.at(at);
                 for (int j = 0; j < n; j++) {
                     values_of.ask(at + j + AHEAD);
                 }
-                multiply(values + skip * DV, DV, scores, KV, halves, v->nb[1] / 2, count, n, DV);
+                multiply<true>(values + skip * DV, DV, scores, KV, halves, v->nb[1] / 2, count, n, DV);
                 continue;
             }
             for (int j = 0; j < n; j++) {
                 values_of.row(block + j * DV, at + j);
             }
-            multiply(values + skip * DV, DV, scores, KV, block, DV, count, n, DV);
+            multiply<true>(values + skip * DV, DV, scores, KV, block, DV, count, n, DV);
         }
     }
 
@@ -526,45 +594,81 @@ struct Step {
     // of the tile's rows [skip, skip + count)
     void soften(int64_t stream, int64_t kv_head, int64_t row, int64_t skip, int64_t count,
                 int64_t at, int n) {
-        int64_t has_token = -1, has_head = -1;
+        const float factor = softcap != 0.0f ? softcap : scale;
+        ggml_fp16_t padded[KV] = {};
+        int64_t token = (row + skip) / cut.group, among = (row + skip) % cut.group;
         for (int64_t i = skip; i < skip + count; i++) {
             float * one = scores + (i - skip) * KV;
-            ggml_vec_scale_f32(KV, one, scale);
             if (softcap != 0.0f) {
+                ggml_vec_scale_f32(KV, one, scale);
                 ggml_vec_tanh_f32(KV, one, one);
-                ggml_vec_scale_f32(KV, one, softcap);
-            }
-            if (mask) {
-                const int64_t token = (row + i) / cut.group;
-                const int64_t head  = kv_head * cut.group + (row + i) % cut.group;
-                const int64_t alike = bias > 0.0f || mask->ne[2] > 1 ? head : 0;
-                if (token != has_token || alike != has_head) {
-                    ggml_cpu_fp16_to_fp32(mask_row(token, head, stream) + at, masked, n);
-                    if (bias > 0.0f) {
-                        ggml_vec_scale_f32(n, masked, slope(head));
-                    }
-                    has_token = token;
-                    has_head  = alike;
-                }
-                ggml_vec_add_f32(n, one, one, masked);
             }
             std::fill(one + n, one + KV, -INFINITY);
-            float most;
-            ggml_vec_max_f32(KV, &most, one);
-            if (most == -INFINITY) {
+            const ggml_fp16_t * hidden = padded;
+            float steep = 1.0f;
+            if (mask) {
+                const int64_t head = kv_head * cut.group + among;
+                hidden = mask_row(token, head, stream) + at;
+                steep  = slope(head);
+                if (++among == cut.group) {
+                    among = 0;
+                    token++;
+                }
+                if (n < KV) {
+                    hidden = (const ggml_fp16_t *) memcpy(padded, hidden, n * sizeof(*hidden));
+                }
+            }
+            const float highest = highest_of(one, hidden, factor, steep, m[i]);
+            if (highest == -INFINITY) {
                 memset(one, 0, KV * sizeof(float));
                 continue;
             }
-            if (most > m[i]) {
-                const float before = expf(m[i] - most);
+            Vector & sum = ((Vector *) s)[i];
+            if (highest > m[i]) {
+                const float before = expf(m[i] - highest);
                 ggml_vec_scale_f32(cut.DV, values + i * cut.DV, before);
-                s[i] *= before;
-                m[i] = most;
+                sum *= before;
+                m[i] = highest;
             }
-            s[i] += ggml_vec_soft_max_f32(KV, one, one, m[i]);
-            round_row(one, KV);
+            sum += cut.pairs ? weigh<true>(one, highest) : weigh<false>(one, highest);
         }
     }
+
+    // The scaled and masked scores of a block, which are kept, and their maximum if it is above m,
+    // else m
+    static float highest_of(float * one, const ggml_fp16_t * hidden, float factor, float steep,
+                            float m) {
+        Vector most = {};
+        most += m;
+        INGOT_UNROLL
+        for (int j = 0; j < KV; j += LANES) {
+            const Vector x = load(one + j) * factor + load(hidden + j) * steep;
+            most = x > most ? x : most;
+            *(Vector *) (one + j) = x;
+        }
+        return greatest(most);
+    }
+
+    // Scores become weights; their sum, lane by lane
+    template <bool PAIRS>
+    static Vector weigh(float * one, float highest) {
+        Vector sum = {};
+        INGOT_UNROLL
+        for (int j = 0; j < KV; j += LANES) {
+            const Vector x = exponential(load(one + j) - highest);
+            sum += x;
+#if defined(__AVX512BF16__)
+            if (PAIRS) {
+                pair((Pair *) (one + j / 2), x);
+                continue;
+            }
+#endif
+            *(Vector *) (one + j) = x;
+        }
+        return sum;
+    }
+
+    float sum_of(int64_t row) const { return total(load(s + row * LANES)); }
 
     // Of merged values: the sink's part, the division by the sum, and where they belong
     void finish(float * sums, float M, float S, int64_t stream, int64_t kv_head, int64_t row) {
@@ -599,7 +703,7 @@ struct Step {
             for (int64_t i = 0; i < rows; i++) {
                 float * to = partial(stream, kv_head, row + i, chunk);
                 to[0] = m[i];
-                to[1] = s[i];
+                to[1] = sum_of(i);
                 memcpy(to + 2, values + i * cut.DV, cut.DV * sizeof(float));
             }
             return;
@@ -610,7 +714,8 @@ struct Step {
         for (int64_t c = 0; c < cut.chunks; c++) {
             compute(stream, kv_head, row, rows, c);
             for (int64_t i = 0; i < rows; i++) {
-                merge(all + i * cut.DV, M[i], S[i], values + i * cut.DV, m[i], s[i], cut.DV);
+                merge(all + i * cut.DV, M[i], S[i], values + i * cut.DV, m[i], sum_of(i),
+                      cut.DV);
             }
         }
         for (int64_t i = 0; i < rows; i++) {
@@ -658,7 +763,7 @@ extern "C" size_t ingot_attention_work_size(const struct ggml_tensor * dst, int 
         return 0;
     }
     const ingot::Cut cut(dst, n_tasks);
-    return sizeof(float) * (n_tasks * cut.scratch + cut.partials);
+    return sizeof(float) * (n_tasks * cut.scratch + cut.partials + ingot::LINE);
 }
 
 static bool ingot_attention(const ggml_compute_params * params, ggml_tensor * dst) {
