@@ -1,5 +1,5 @@
-// Products of rows with weights in Q8_0, and of several with repacked Q4_0 and Q4_K, on processors
-// with AVX512-VNNI.
+// Products of rows with weights in Q8_0, in repacked Q4_0 and Q4_K, and of few rows in Q5_K and
+// Q6_K, on processors with AVX512-VNNI.
 //
 // Included by ggml-cpu's llamafile/sgemm.cpp and repack.cpp, whose own kernels unpack weights anew
 // for every four rows, or add within a vector. Here a lane is a column of the result: the weights
@@ -7,10 +7,10 @@
 // wants them, and stay in the first cache while the rows go by.
 //
 // VNNI multiplies unsigned with signed bytes, so weights are kept as w + OFFSET, and sums begin at
-// -OFFSET times the sum of the row's bytes. Few rows gain nothing from unpacked weights: of Q8_0 they
-// go through the weights as they lie, 16 columns at a time; of the others, and where the columns
-// are no multiple of COLUMNS, llama.cpp's kernels take them. Blocks are added in their order: a
-// row's result does not depend on how many others these kernels have.
+// -OFFSET times the sum of the row's bytes. Few rows gain nothing from unpacked weights: they go
+// through the weights as they lie, 16 columns at a time. Where the columns are no multiple of
+// COLUMNS, llama.cpp's kernels take them. Blocks are added in their order: a row's result does not
+// depend on how many there are. Few rows in Q5_K and Q6_K go through one column after the other.
 
 #pragma once
 
@@ -18,7 +18,9 @@
     defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define INGOT_PRODUCTS
 
+#include "ggml-cpu-impl.h"
 #include "ggml-cpu.h"
+#include "simd-mappings.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -32,8 +34,9 @@ constexpr int BLOCK   = 32;  // weights of a column, and values of a row, that s
 constexpr int BLOCKS  = 16;  // of a column's weights, unpacked together: 16 KB
 constexpr int ROWS    = 6;   // whose sums stay in registers
 constexpr int STEPS   = BLOCK / 4; // of four weights
-constexpr int FEW     = 8;   // rows of Q8_0 that gain nothing from unpacked weights
+constexpr int FEW     = 8;   // rows that gain nothing from unpacked weights
 constexpr int FEWER   = 4;   // of them, that go through weights together
+constexpr int MOST_BY_COLUMNS = 20; // rows in Q5_K or Q6_K
 
 // Blocks of a row in Q8_0
 struct Eights {
@@ -199,6 +202,10 @@ struct Fours {
     const Block * first;
     int64_t ld;
 
+    template <int R>
+    void few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
+             int64_t column, const Scaled<Fours> & scaled, int64_t row) const;
+
     void read(Strip & to, int64_t column, int64_t at, int blocks) const {
         const __m512i turned = _mm512_set1_epi8((char) 0x88);
         for (int b = 0; b < blocks; b++) {
@@ -229,34 +236,71 @@ struct FoursOfK {
     const Block * first;
     int64_t ld;
 
-    static void small(uint64_t & scales, uint64_t & least, const uint8_t * from) {
-        uint32_t word[3];
-        memcpy(word, from, sizeof(word));
-        const auto both = [](uint32_t first, uint32_t rest) {
-            return (first & 0x3f3f3f3f) | uint64_t(rest | (first >> 6 & 0x03030303) << 4) << 32;
-        };
-        scales = both(word[0], word[2] & 0x0f0f0f0f);
-        least  = both(word[1], word[2] >> 4 & 0x0f0f0f0f);
-    }
+    // What the columns of a block have, in blocks of BLOCK weights
+    struct Small {
+        alignas(64) uint8_t scale[Rows::OF_BLOCK][16];
+        alignas(64) uint8_t least[Rows::OF_BLOCK][16];
+        __m512 d, dmin;
+
+        Small(const Block * one, const Block * two)
+            : d(scales(one->d, two->d)), dmin(scales(one->dmin, two->dmin)) {
+            __m512i words[3]; // of twelve bytes: eight of the first side, eight of the second
+            for (int i = 0; i < 3; i++) {
+                words[i] = _mm512_inserti64x4(_mm512_castsi256_si512(thirds(one->scales, i)),
+                                              thirds(two->scales, i), 1);
+            }
+            put(scale, words[0], words[2]);
+            put(least, words[1], _mm512_srli_epi32(words[2], 4));
+        }
+
+        static __m256i thirds(const uint8_t * from, int i) {
+            const __m512i places = _mm512_add_epi32(
+                _mm512_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21, 0, 0, 0, 0, 0, 0, 0, 0),
+                _mm512_set1_epi32(i));
+            const __m256i rest = _mm256_loadu_si256((const __m256i *) (from + 64));
+            return _mm512_castsi512_si256(_mm512_permutex2var_epi32(
+                _mm512_loadu_si512(from), places, _mm512_castsi256_si512(rest)));
+        }
+
+        // Six bits of four columns from `first`; of four more its highest two, and four of `rest`
+        static void put(uint8_t (* to)[16], __m512i first, __m512i rest) {
+            const __m512i early = _mm512_and_si512(first, _mm512_set1_epi32(0x3f3f3f3f));
+            const __m512i high =
+                _mm512_and_si512(_mm512_srli_epi32(first, 2), _mm512_set1_epi32(0x30303030));
+            const __m512i late = _mm512_or_si512(
+                high, _mm512_and_si512(rest, _mm512_set1_epi32(0x0f0f0f0f)));
+            const __m512i x = _mm512_unpacklo_epi32(early, late);
+            const __m512i y = _mm512_unpackhi_epi32(early, late);
+            const __m512i places = _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13);
+            const __m512i more   = _mm512_add_epi64(places, _mm512_set1_epi64(2));
+            _mm512_store_si512(to[0], _mm512_permutex2var_epi64(x, places, y));
+            _mm512_store_si512(to[4], _mm512_permutex2var_epi64(x, more, y));
+        }
+
+        static __m512 floats(const uint8_t * bytes) {
+            const __m128i some = _mm_load_si128((const __m128i *) bytes);
+            return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(some));
+        }
+
+        __m512 scale_of(int j) const { return _mm512_mul_ps(d, floats(scale[j])); }
+        __m512 least_of(int j) const { return _mm512_mul_ps(dmin, floats(least[j])); }
+    };
+
+    template <int R>
+    void few(float * c, int64_t ldc, const block_q8_K * rows, int64_t ldr, int64_t k,
+             int64_t column, const Scaled<FoursOfK> & scaled, int64_t row) const;
 
     void read(Strip & to, int64_t column, int64_t at, int blocks) const {
         for (int c = 0; c < COLUMNS; c += 16) {
             for (int b = 0; b < blocks; b += Rows::OF_BLOCK) {
                 const Block * one = first + (column + c) / 8 * ld + (at + b) / Rows::OF_BLOCK;
                 const Block * two = one + ld;
-                const __m512 d = scales(one->d, two->d), dmin = scales(one->dmin, two->dmin);
+                const Small small(one, two);
                 for (int j = 0; j < Rows::OF_BLOCK; j++) {
                     ask(one->qs + sizeof(Block) * (BLOCKS / Rows::OF_BLOCK) + 128 * j, 128);
                     ask(two->qs + sizeof(Block) * (BLOCKS / Rows::OF_BLOCK) + 128 * j, 128);
-                    uint64_t scale[2], least[2];
-                    small(scale[0], least[0], one->scales + 12 * j);
-                    small(scale[1], least[1], two->scales + 12 * j);
-                    const auto floats = [](const uint64_t * bytes) {
-                        const __m128i some = _mm_loadu_si128((const __m128i *) bytes);
-                        return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(some));
-                    };
-                    _mm512_store_ps(to.scale[b + j] + c, _mm512_mul_ps(d, floats(scale)));
-                    _mm512_store_ps(to.least[b + j] + c, _mm512_mul_ps(dmin, floats(least)));
+                    _mm512_store_ps(to.scale[b + j] + c, small.scale_of(j));
+                    _mm512_store_ps(to.least[b + j] + c, small.least_of(j));
                 }
                 for (int i = 0; i < QK_K / 16; i++) { // four times eight bytes of a pair of blocks
                     unpack_halves(to.weights[b + i / 4 * 2] + i % 4 * 2, c, STEPS, one->qs + 64 * i,
@@ -343,6 +387,121 @@ void Plain::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, in
     }
 }
 
+// Sums of 2 x 8 columns, of each of which two lanes have one half
+static inline __m512i halves_joined(__m512i one, __m512i two) {
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14,
+                                            16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+    return _mm512_add_epi32(_mm512_permutex2var_epi32(one, evens, two),
+                            _mm512_permutex2var_epi32(one, odds, two));
+}
+
+// Eight values of a row, for eight columns
+static inline __m512i eight(const int8_t * values) {
+    int64_t all;
+    memcpy(&all, values, sizeof(all));
+    return _mm512_set1_epi64(all);
+}
+
+template <typename Block>
+template <int R>
+void Fours<Block>::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
+                       int64_t column, const Scaled<Fours> & scaled, int64_t row) const {
+    const Block * from = first + column / 8 * ld;
+    const __m512i turned = _mm512_set1_epi8((char) 0x88), half = _mm512_set1_epi8(0x0f);
+    __m512 total[R];
+    for (int r = 0; r < R; r++) {
+        total[r] = _mm512_setzero_ps();
+    }
+    for (int64_t b = 0; b < k; b++) {
+        const Block * sides[2] = {from + b, from + b + ld};
+        __m512i sums[R][2];
+        for (int r = 0; r < R; r++) {
+            sums[r][0] = sums[r][1] = _mm512_setzero_si512();
+        }
+        for (int side = 0; side < 2; side++) {
+            ask(sides[side] + 2 * ld, sizeof(Block)); // of the next columns
+            for (int i = 0; i < 2; i++) {
+                const __m512i bytes =
+                    _mm512_xor_si512(_mm512_loadu_si512(sides[side]->qs + 64 * i), turned);
+                const __m512i lower  = _mm512_and_si512(bytes, half);
+                const __m512i higher = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), half);
+                for (int r = 0; r < R; r++) {
+                    const int8_t * values = rows[r * ldr + b].qs + 8 * i;
+                    sums[r][side] = _mm512_dpbusd_epi32(sums[r][side], lower, eight(values));
+                    sums[r][side] =
+                        _mm512_dpbusd_epi32(sums[r][side], higher, eight(values + BLOCK / 2));
+                }
+            }
+        }
+        const __m512 of_weights = scales(sides[0]->d, sides[1]->d);
+        for (int r = 0; r < R; r++) {
+            const int64_t at_block = (row + r) * k + b;
+            const __m512i all = _mm512_add_epi32(halves_joined(sums[r][0], sums[r][1]),
+                                                 _mm512_set1_epi32(scaled.start[at_block]));
+            const __m512 both = _mm512_mul_ps(of_weights, _mm512_set1_ps(scaled.scale[at_block]));
+            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), both, total[r]);
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        _mm512_storeu_ps(c + r * ldc + column, total[r]);
+    }
+}
+
+template <typename Block>
+template <int R>
+void FoursOfK<Block>::few(float * c, int64_t ldc, const block_q8_K * rows, int64_t ldr, int64_t k,
+                          int64_t column, const Scaled<FoursOfK> & scaled, int64_t row) const {
+    const Block * from = first + column / 8 * ld;
+    const __m512i half = _mm512_set1_epi8(0x0f);
+    __m512 total[R];
+    for (int r = 0; r < R; r++) {
+        total[r] = _mm512_setzero_ps();
+    }
+    for (int64_t large = 0; large < k / Rows::OF_BLOCK; large++) {
+        const Block * sides[2] = {from + large, from + large + ld};
+        const Small small(sides[0], sides[1]);
+        for (int pair = 0; pair < Rows::OF_BLOCK; pair += 2) { // the halves of the same bytes
+            const int64_t b = large * Rows::OF_BLOCK + pair;
+            __m512i sums[2][R][2];
+            for (int r = 0; r < R; r++) {
+                for (int side = 0; side < 2; side++) {
+                    sums[0][r][side] = sums[1][r][side] = _mm512_setzero_si512();
+                }
+            }
+            for (int side = 0; side < 2; side++) {
+                const uint8_t * from_here = sides[side]->qs + 128 * pair;
+                ask(from_here + 2 * ld * sizeof(Block), 4 * 64); // of the next columns
+                for (int i = 0; i < 4; i++) {
+                    const __m512i bytes  = _mm512_loadu_si512(from_here + 64 * i);
+                    const __m512i lower  = _mm512_and_si512(bytes, half);
+                    const __m512i higher = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), half);
+                    for (int r = 0; r < R; r++) {
+                        const int8_t * values = Rows::values(rows + r * ldr, b) + 8 * i;
+                        sums[0][r][side] =
+                            _mm512_dpbusd_epi32(sums[0][r][side], lower, eight(values));
+                        sums[1][r][side] =
+                            _mm512_dpbusd_epi32(sums[1][r][side], higher, eight(values + BLOCK));
+                    }
+                }
+            }
+            for (int j = 0; j < 2; j++) {
+                const __m512 scale = small.scale_of(pair + j), least = small.least_of(pair + j);
+                for (int r = 0; r < R; r++) {
+                    const int64_t at = (row + r) * k + b + j;
+                    const __m512i all = halves_joined(sums[j][r][0], sums[j][r][1]);
+                    const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(scaled.scale[at]));
+                    total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), both, total[r]);
+                    total[r] = _mm512_fnmadd_ps(least, _mm512_set1_ps(scaled.sum[at]), total[r]);
+                }
+            }
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        _mm512_storeu_ps(c + r * ldc + column, total[r]);
+    }
+}
+
 // c[R][COLUMNS] += rows[R] times the strip's blocks, which are those from `at` on; = for the first
 template <int R, typename Weights>
 static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows::Block * rows,
@@ -407,7 +566,7 @@ static inline void with(int64_t rows, const Go & go) {
     }
 }
 
-// C[n][m] = B[n][k] A[m][k], k in blocks of BLOCK and n >= ROWS; this thread's part.
+// C[n][m] = B[n][k] A[m][k], k in blocks of BLOCK; this thread's part.
 template <typename Weights>
 static void products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
                      const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
@@ -434,10 +593,192 @@ static void products(const ggml_compute_params * params, int64_t m, int64_t n, i
     }
 }
 
-// The same of any number of rows, of weights in Q8_0, as llamafile_sgemm has it; false for others
+// The same of few rows
+template <typename Weights>
+static void few_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
+                         const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
+                         float * C, int64_t ldc) {
+    const int64_t tiles = (n + FEWER - 1) / FEWER, strips = m / 16;
+    const int64_t begin = params->ith * strips / params->nth;
+    const int64_t end = (params->ith + 1) * strips / params->nth;
+    if (begin == end) {
+        return;
+    }
+    static thread_local Scaled<Weights> scaled;
+    scaled.read(B, ldb, n, k);
+    for (int64_t strip = begin; strip < end; strip++) {
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const int64_t row = tile * n / tiles;
+            with((tile + 1) * n / tiles - row, [&](auto count) {
+                A.template few<decltype(count)::value>(C + row * ldc, ldc, B + row * ldb, ldb, k,
+                                                       16 * strip, scaled, row);
+            });
+        }
+    }
+}
+
+// Whether so many rows go through weights of this type column after column: more of them are
+// faster by llama.cpp's own tiles
+static inline bool by_columns(int type, int64_t rows) {
+    return (type == GGML_TYPE_Q5_K || type == GGML_TYPE_Q6_K) && rows <= MOST_BY_COLUMNS;
+}
+
+// A block of a column in Q6_K: 64 weights at a time, unsigned, and their scales
+struct Sixes {
+    typedef block_q6_K Block;
+    const Block & block;
+    __m256i scales;
+
+    explicit Sixes(const Block & block)
+        : block(block),
+          scales(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) block.scales))) {}
+
+    static int of_lane(int lane, int part) { return part * 4 + lane / 8; }
+
+    __m512i weights(int part) const {
+        const __m512i low = _mm512_loadu_si512(block.ql + part / 2 * 64);
+        const __m512i high = _mm512_broadcast_i64x4(
+            _mm256_loadu_si256((const __m256i *) (block.qh + part / 2 * 32)));
+        const __m512i four = part % 2 ? _mm512_srli_epi16(low, 4) : low;
+        const __m512i two =
+            part % 2 ? _mm512_srlv_epi64(high, _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2))
+                     : _mm512_sllv_epi64(high, _mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2));
+        return _mm512_or_si512(_mm512_and_si512(four, _mm512_set1_epi8(0x0f)),
+                               _mm512_and_si512(two, _mm512_set1_epi8(0x30)));
+    }
+
+    float scale() const { return GGML_CPU_FP16_TO_FP32(block.d); }
+
+    // What a sum begins with, as weights are 32 too large
+    __m512i start(const block_q8_K & row) const {
+        const __m256i sums = _mm256_loadu_si256((const __m256i *) row.bsums);
+        const __m256i once = _mm256_madd_epi16(sums, scales);
+        return _mm512_zextsi256_si512(
+            _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(once, 5)));
+    }
+
+    __m512 less(__m512 total, const block_q8_K &) const { return total; }
+};
+
+// The same in Q5_K: their scales, and least weights
+struct Fives {
+    typedef block_q5_K Block;
+    const Block & block;
+    __m256i scales, least;
+    ggml_half d[2]; // of scales and of least weights, which begin a block
+
+    explicit Fives(const Block & block) : block(block) {
+        memcpy(d, &block, sizeof(d));
+        uint32_t word[3];
+        memcpy(word, block.scales, sizeof(word));
+        const auto both = [](uint32_t first, uint32_t rest) {
+            return (first & 0x3f3f3f3f) | uint64_t(rest | (first >> 2 & 0x30303030)) << 32;
+        };
+        const uint64_t of_scale = both(word[0], word[2] & 0x0f0f0f0f);
+        const uint64_t of_least = both(word[1], word[2] >> 4 & 0x0f0f0f0f);
+        const __m128i once = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(of_least));
+        scales = _mm256_zextsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(of_scale)));
+        least  = _mm256_set_m128i(_mm_unpackhi_epi16(once, once), _mm_unpacklo_epi16(once, once));
+    }
+
+    static int of_lane(int lane, int part) { return part * 2 + lane / 16; }
+
+    __m512i weights(int part) const {
+        const __m512i low = _mm512_broadcast_i64x4(
+            _mm256_loadu_si256((const __m256i *) (block.qs + part * 32)));
+        const __m512i high =
+            _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) block.qh));
+        const __m512i turn = _mm512_add_epi64(_mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1),
+                                              _mm512_set1_epi64(2 * part - 4 + 64));
+        const __m512i four = _mm512_srlv_epi64(low, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4));
+        return _mm512_or_si512(_mm512_and_si512(four, _mm512_set1_epi8(0x0f)),
+                               _mm512_and_si512(_mm512_rorv_epi64(high, turn),
+                                                _mm512_set1_epi8(0x10)));
+    }
+
+    float scale() const { return GGML_CPU_FP16_TO_FP32(d[0]); }
+    __m512i start(const block_q8_K &) const { return _mm512_setzero_si512(); }
+
+    __m512 less(__m512 total, const block_q8_K & row) const {
+        const __m256i sums = _mm256_loadu_si256((const __m256i *) row.bsums);
+        const __m512i once = _mm512_zextsi256_si512(_mm256_madd_epi16(sums, least));
+        const float scale = GGML_CPU_FP16_TO_FP32(d[1]) * row.d;
+        return _mm512_fnmadd_ps(_mm512_cvtepi32_ps(once), _mm512_set1_ps(scale), total);
+    }
+};
+
+// c[R] = rows[R] times one column of k blocks
+template <typename Weights, int R>
+static inline void one_column(float * c, int64_t ldc, const block_q8_K * rows, int64_t ldr,
+                              int64_t k, const typename Weights::Block * column) {
+    alignas(64) int16_t lanes[4][32];
+    for (int part = 0; part < 4; part++) {
+        for (int lane = 0; lane < 32; lane++) {
+            lanes[part][lane] = Weights::of_lane(lane, part);
+        }
+    }
+    __m512 total[R];
+    for (int r = 0; r < R; r++) {
+        total[r] = _mm512_setzero_ps();
+    }
+    for (int64_t b = 0; b < k; b++) {
+        const Weights weights(column[b]);
+        ask((const char *) (column + b) + 4096, sizeof(column[b]));
+        __m512i sums[R];
+        for (int r = 0; r < R; r++) {
+            sums[r] = weights.start(rows[r * ldr + b]);
+        }
+        for (int part = 0; part < 4; part++) {
+            const __m512i some  = weights.weights(part);
+            const __m512i scale = _mm512_permutexvar_epi16(
+                _mm512_load_si512(lanes[part]), _mm512_castsi256_si512(weights.scales));
+            for (int r = 0; r < R; r++) {
+                const __m512i values = _mm512_loadu_si512(rows[r * ldr + b].qs + 64 * part);
+                sums[r] = _mm512_dpwssd_epi32(sums[r], _mm512_maddubs_epi16(some, values), scale);
+            }
+        }
+        for (int r = 0; r < R; r++) {
+            const block_q8_K & row = rows[r * ldr + b];
+            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r]),
+                                       _mm512_set1_ps(weights.scale() * row.d), total[r]);
+            total[r] = weights.less(total[r], row);
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        c[r * ldc] = _mm512_reduce_add_ps(total[r]);
+    }
+}
+
+// C[n][m] = B[n][k] A[m][k], column after column; this thread's part
+template <typename Weights>
+static void columns(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
+                    const void * A, int64_t lda, const void * B, int64_t ldb, float * C,
+                    int64_t ldc) {
+    const auto * weights = (const typename Weights::Block *) A;
+    const auto * rows    = (const block_q8_K *) B;
+    const int64_t tiles = (n + FEWER - 1) / FEWER;
+    const int64_t end = (params->ith + 1) * m / params->nth;
+    for (int64_t column = params->ith * m / params->nth; column < end; column++) {
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const int64_t row = tile * n / tiles;
+            with((tile + 1) * n / tiles - row, [&](auto count) {
+                one_column<Weights, decltype(count)::value>(
+                    C + row * ldc + column, ldc, rows + row * ldb, ldb, k, weights + column * lda);
+            });
+        }
+    }
+}
+
+// The same as llamafile_sgemm has it: of any number of rows with weights in Q8_0, of few in Q5_K and
+// Q6_K; false for others
 static inline bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
                            const void * A, int64_t lda, const void * B, int64_t ldb, void * C,
                            int64_t ldc, int of_a, int of_b) {
+    if (of_b == GGML_TYPE_Q8_K && by_columns(of_a, n)) {
+        const auto go = of_a == GGML_TYPE_Q5_K ? columns<Fives> : columns<Sixes>;
+        go(params, m, n, k, A, lda, B, ldb, (float *) C, ldc);
+        return true;
+    }
     if (of_a != GGML_TYPE_Q8_0 || of_b != GGML_TYPE_Q8_0 || m % COLUMNS != 0 || k == 0) {
         return false;
     }
@@ -447,23 +788,7 @@ static inline bool plain_products(const ggml_compute_params * params, int64_t m,
         products(params, m, n, k, weights, rows, ldb, (float *) C, ldc);
         return true;
     }
-    const int64_t tiles = (n + FEWER - 1) / FEWER, strips = m / 16;
-    const int64_t begin = params->ith * strips / params->nth;
-    const int64_t end = (params->ith + 1) * strips / params->nth;
-    if (begin == end) {
-        return true;
-    }
-    static thread_local Scaled<Plain> scaled;
-    scaled.read(rows, ldb, n, k);
-    for (int64_t strip = begin; strip < end; strip++) {
-        for (int64_t tile = 0; tile < tiles; tile++) {
-            const int64_t row = tile * n / tiles;
-            with((tile + 1) * n / tiles - row, [&](auto count) {
-                weights.few<decltype(count)::value>((float *) C + row * ldc, ldc, rows + row * ldb,
-                                                    ldb, k, 16 * strip, scaled, row);
-            });
-        }
-    }
+    few_products(params, m, n, k, weights, rows, ldb, (float *) C, ldc);
     return true;
 }
 
@@ -475,7 +800,7 @@ static bool repacked_products(const ggml_compute_params * params, ggml_tensor * 
     const ggml_tensor * from    = dst->src[1];
     const int64_t m = weights->ne[1], n = from->ne[1];
     const int64_t k = weights->ne[0] / BLOCK, ld = k / Rows::OF_BLOCK;
-    if (n < ROWS || m % COLUMNS != 0 || k == 0) {
+    if (m % COLUMNS != 0 || k == 0) {
         return false;
     }
     auto * rows = (typename Rows::Block *) params->wdata;
@@ -491,8 +816,9 @@ static bool repacked_products(const ggml_compute_params * params, ggml_tensor * 
         const int64_t shared = plane / (from->ne[2] / weights->ne[2]);
         const char * first   = (const char *) weights->data + shared * weights->nb[2];
         float * to = (float *) ((char *) dst->data + plane * dst->nb[2]);
-        products(params, m, n, k, Weights<Block>{(const Block *) first, ld},
-                 rows + plane * n * ld, ld, to, dst->nb[1] / sizeof(float));
+        const auto go = n <= FEW ? few_products<Weights<Block>> : products<Weights<Block>>;
+        go(params, m, n, k, Weights<Block>{(const Block *) first, ld}, rows + plane * n * ld, ld, to,
+           dst->nb[1] / sizeof(float));
     }
     return true;
 }

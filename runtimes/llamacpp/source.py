@@ -188,6 +188,7 @@ def compilers(gpu: str, environment: Mapping[str, str]) -> dict[str, str]:
 _GGML = "vendor/llama.cpp/ggml/src"
 OPS, PLAN = f"{_GGML}/ggml-cpu/ops.cpp", f"{_GGML}/ggml-cpu/ggml-cpu.c"
 SGEMM, REPACK = f"{_GGML}/ggml-cpu/llamafile/sgemm.cpp", f"{_GGML}/ggml-cpu/repack.cpp"
+TILED = f"{_GGML}/ggml-cpu/tiled/tiled.cpp"
 VULKAN = f"{_GGML}/ggml-vulkan/ggml-vulkan.cpp"
 
 _KERNEL = """static void ggml_compute_forward_flash_attn_ext_f16(
@@ -228,6 +229,14 @@ _REPACKED = """#ifdef INGOT_PRODUCTS
                 return;
             }
         }
+#endif
+"""
+_UNUSED = "#define UNUSED GGML_UNUSED\n"
+_TOO_FEW = "    if (!ggml_tiled_min_batch(dst->src[1]->ne[1])) {\n"
+_BY_COLUMNS = """#ifdef INGOT_PRODUCTS
+    if (ingot::by_columns(dst->src[0]->type, dst->src[1]->ne[1])) {
+        return false;
+    }
 #endif
 """
 
@@ -282,6 +291,8 @@ KERNELS = (
             Change(SGEMM, _ONE_ROW, _PLAIN + _ONE_ROW),
             Change(REPACK, _REPACK_H, f'{_REPACK_H}#include "ingot-products.h"\n'),
             Change(REPACK, _SPACE, _SPACE + _REPACKED),
+            Change(TILED, _UNUSED, f'#include "../ingot-products.h"\n\n{_UNUSED}'),
+            Change(TILED, _TOO_FEW, _BY_COLUMNS + _TOO_FEW),
         ),
         layouts=True,
     ),

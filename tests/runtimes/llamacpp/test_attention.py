@@ -1,7 +1,10 @@
-"""The two kernels of attention: which one runs, and that both say the same."""
+"""The two kernels of attention: which one runs, and that both say the same; ours against the
+definition.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.runner import StepRow
 from runtimes.settings import FlashAttention, RunnerSettings
+from tests.runtimes.llamacpp.ggml import Floats, Ggml, Given
 
 SETTINGS = RunnerSettings(slots=3, context=512, threads=1)
 
@@ -97,3 +101,69 @@ def test_what_cannot_be_had_without_it(settings: dict[str, Any], why: str) -> No
     wanted = replace(SETTINGS, flash_attention="off", **settings)
     with pytest.raises(RequestError, match=f"{why} cannot be had with flash attention off"):
         with_attention(wanted)
+
+
+_F32, _F16, _BF16 = 0, 1, 30  # enum ggml_type
+
+
+def _stored(kind: int, numbers: Floats) -> tuple[bytes, Floats]:
+    """``numbers`` as a cache of this type holds them, and what they are then."""
+    if kind == _F32:
+        return numbers.tobytes(), numbers
+    if kind == _F16:
+        halves = numbers.astype(np.float16)
+        return halves.tobytes(), halves.astype(np.float32)
+    bits = (numbers.view(np.uint32) + 0x8000) & 0xFFFF0000
+    return (bits >> 16).astype(np.uint16).tobytes(), bits.view(np.float32)
+
+
+def _defined(q: Floats, k: Floats, v: Floats, mask: Floats, scale: float, cap: float) -> Floats:
+    """softmax(q k^T scale + mask) v in double precision, of [token, head, width]."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(one, group, axis=1).astype(np.float64) for one in (k, v))
+    scores = np.einsum("thd,nhd->htn", q, k) * scale
+    if cap:
+        scores = cap * np.tanh(scores / cap)
+    scores = scores + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("htn,nhd->thd", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("kind", [_F32, _F16, _BF16])
+@pytest.mark.parametrize("cap", [0.0, 20.0])
+@pytest.mark.parametrize(
+    ("tokens", "positions", "heads", "shared", "width"),
+    [(1, 1, 4, 4, 64), (1, 700, 14, 2, 64), (3, 65, 6, 3, 96), (5, 129, 8, 1, 256),
+     (40, 300, 9, 3, 64), (150, 1100, 14, 2, 128)],
+)  # fmt: skip
+def test_our_kernel_against_the_definition(
+    kind: int, cap: float, tokens: int, positions: int, heads: int, shared: int, width: int
+) -> None:
+    ggml = Ggml()
+    dice = np.random.default_rng(positions)
+    q = dice.normal(size=(tokens, heads, width)).astype(np.float32)
+    k, v = (dice.normal(size=(positions, shared, width)).astype(np.float32) for _ in range(2))
+    k[::17] *= 3
+    (k_bytes, k), (v_bytes, v) = _stored(kind, k), _stored(kind, v)
+    # Each token sees those before it, and nothing of a stretch that is another conversation's.
+    at, seen = np.arange(positions), positions - tokens + 1 + np.arange(tokens)
+    hidden = (at >= seen[:, None]) | ((at > 20) & (at < positions // 3))
+    mask = np.where(hidden, -np.inf, 0).astype(np.float32)
+    scale = width**-0.5
+
+    def attention(context: Any, *given: Any) -> Any:
+        turned = [ggml.permute(context, one, 0, 2, 1, 3) for one in given[:3]]
+        floats = (ctypes.c_float(one) for one in (scale, 0.0, cap))
+        return ggml.flash_attn_ext(context, *turned, given[3], *floats)
+
+    found = ggml.compute(
+        attention,
+        q.shape,
+        Given(_F32, q.shape, q.tobytes()),
+        Given(kind, k.shape, k_bytes),
+        Given(kind, v.shape, v_bytes),
+        Given(_F16, mask.shape, mask.astype(np.float16).tobytes()),
+    )
+    exact = _defined(q, k, v, mask, scale, cap)
+    off = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+    assert off < (8e-3 if kind == _BF16 else 2e-6)
