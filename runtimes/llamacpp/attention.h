@@ -52,7 +52,7 @@ constexpr int VECTORS = 4;
 #endif
 
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
-typedef int32_t Integers __attribute__((vector_size(LANES * sizeof(int32_t))));
+typedef uint32_t Integers __attribute__((vector_size(LANES * sizeof(uint32_t))));
 
 constexpr int KV = 128;        // positions of a block
 constexpr int STRIP = 8;       // of them, whose keys are transposed together
@@ -201,8 +201,8 @@ static inline float total(Vector x) {
 #endif
 }
 
-// e^x of x <= 0, to two units in the last place; 0 where that is below 1e-37. Cody and Waite's
-// reduction to |x| <= ln 2 / 2 and the polynomial of Cephes' expf.
+// e^x of x <= 0, to two units in the last place; 0 where that is below 1e-37, NaN of NaN. Cody and
+// Waite's reduction to |x| <= ln 2 / 2 and the polynomial of Cephes' expf.
 static inline Vector exponential(Vector x) {
     constexpr float shift = 12582912.0f; // 1.5 * 2^23: a sum with it ends in the nearest integer
     const Vector shifted = x * 1.44269504f + shift;
@@ -214,7 +214,7 @@ static inline Vector exponential(Vector x) {
     y = y * rest + 1.6666665459e-1f;
     y = y * rest + 5.0000001201e-1f;
     y = y * rest * rest + rest + 1.0f;
-    return (Vector) (((Integers) y + ((Integers) shifted << 23)) & (x > -85.0f));
+    return (Vector) (((Integers) y + ((Integers) shifted << 23)) & (Integers) ~(x <= -85.0f));
 }
 
 // c[rows][N] = a[rows][K] b[K][N], or this is added to it, for R rows and V vectors of columns
@@ -595,7 +595,8 @@ struct Step {
     void soften(int64_t stream, int64_t kv_head, int64_t row, int64_t skip, int64_t count,
                 int64_t at, int n) {
         const float factor = softcap != 0.0f ? softcap : scale;
-        ggml_fp16_t padded[KV] = {};
+        ggml_fp16_t padded[KV] = {}; // of positions that are none: their scores are 0
+        std::fill(padded + n, padded + KV, GGML_CPU_FP32_TO_FP16(-INFINITY));
         int64_t token = (row + skip) / cut.group, among = (row + skip) % cut.group;
         for (int64_t i = skip; i < skip + count; i++) {
             float * one = scores + (i - skip) * KV;
@@ -603,7 +604,6 @@ struct Step {
                 ggml_vec_scale_f32(KV, one, scale);
                 ggml_vec_tanh_f32(KV, one, one);
             }
-            std::fill(one + n, one + KV, -INFINITY);
             const ggml_fp16_t * hidden = padded;
             float steep = 1.0f;
             if (mask) {
@@ -619,7 +619,8 @@ struct Step {
                 }
             }
             const float highest = highest_of(one, hidden, factor, steep, m[i]);
-            if (highest == -INFINITY) {
+            const auto masked = [](float x) { return x == -INFINITY; };
+            if (highest == -INFINITY && std::all_of(one, one + KV, masked)) { // none is NaN
                 memset(one, 0, KV * sizeof(float));
                 continue;
             }

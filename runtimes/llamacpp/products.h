@@ -2,7 +2,7 @@
 // Q6_K, on processors with AVX512-VNNI.
 //
 // Included by ggml-cpu's llamafile/sgemm.cpp and repack.cpp, whose own kernels unpack weights anew
-// for every four rows, or add within a vector. Here a lane is a column of the result: the weights
+// for every four rows, or add within a vector, and by tiled/tiled.cpp, for what goes by columns. Here a lane is a column of the result: the weights
 // of COLUMNS columns are unpacked once for all rows, four of a column beside each other as VNNI
 // wants them, and stay in the first cache while the rows go by.
 //
@@ -10,7 +10,8 @@
 // -OFFSET times the sum of the row's bytes. Few rows gain nothing from unpacked weights: they go
 // through the weights as they lie, 16 columns at a time. Where the columns are no multiple of
 // COLUMNS, llama.cpp's kernels take them. Blocks are added in their order: a row's result does not
-// depend on how many there are. Few rows in Q5_K and Q6_K go through one column after the other.
+// depend on how many there are. Up to MOST_BY_COLUMNS rows in Q5_K and Q6_K go through one column
+// after the other, of any number; llama.cpp's tiles, which take more rows, add in another order.
 
 #pragma once
 
@@ -36,7 +37,7 @@ constexpr int ROWS    = 6;   // whose sums stay in registers
 constexpr int STEPS   = BLOCK / 4; // of four weights
 constexpr int FEW     = 8;   // rows that gain nothing from unpacked weights
 constexpr int FEWER   = 4;   // of them, that go through weights together
-constexpr int MOST_BY_COLUMNS = 20; // rows in Q5_K or Q6_K
+constexpr int MOST_BY_COLUMNS = 32;
 
 // Blocks of a row in Q8_0
 struct Eights {
@@ -514,7 +515,7 @@ static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows
         }
     }
     const float * scale   = scaled.scale.data() + first * k + at;
-    const float * sum     = scaled.sum.data() + first * k + at;
+    const float * sum     = Weights::LEAST ? scaled.sum.data() + first * k + at : nullptr;
     const int32_t * start = scaled.start.data() + first * k + at;
     for (int b = 0; b < blocks; b++) {
         const int8_t * values = Weights::Rows::values(rows, at + b);
@@ -623,6 +624,11 @@ static inline bool by_columns(int type, int64_t rows) {
     return (type == GGML_TYPE_Q5_K || type == GGML_TYPE_Q6_K) && rows <= MOST_BY_COLUMNS;
 }
 
+// With zeros behind it
+static inline __m512i widened(__m256i half) {
+    return _mm512_inserti64x4(_mm512_setzero_si512(), half, 0);
+}
+
 // A block of a column in Q6_K: 64 weights at a time, unsigned, and their scales
 struct Sixes {
     typedef block_q6_K Block;
@@ -653,8 +659,7 @@ struct Sixes {
     __m512i start(const block_q8_K & row) const {
         const __m256i sums = _mm256_loadu_si256((const __m256i *) row.bsums);
         const __m256i once = _mm256_madd_epi16(sums, scales);
-        return _mm512_zextsi256_si512(
-            _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(once, 5)));
+        return widened(_mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(once, 5)));
     }
 
     __m512 less(__m512 total, const block_q8_K &) const { return total; }
@@ -677,7 +682,7 @@ struct Fives {
         const uint64_t of_scale = both(word[0], word[2] & 0x0f0f0f0f);
         const uint64_t of_least = both(word[1], word[2] >> 4 & 0x0f0f0f0f);
         const __m128i once = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(of_least));
-        scales = _mm256_zextsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(of_scale)));
+        scales = _mm256_castsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(of_scale)));
         least  = _mm256_set_m128i(_mm_unpackhi_epi16(once, once), _mm_unpacklo_epi16(once, once));
     }
 
@@ -701,7 +706,7 @@ struct Fives {
 
     __m512 less(__m512 total, const block_q8_K & row) const {
         const __m256i sums = _mm256_loadu_si256((const __m256i *) row.bsums);
-        const __m512i once = _mm512_zextsi256_si512(_mm256_madd_epi16(sums, least));
+        const __m512i once = widened(_mm256_madd_epi16(sums, least));
         const float scale = GGML_CPU_FP16_TO_FP32(d[1]) * row.d;
         return _mm512_fnmadd_ps(_mm512_cvtepi32_ps(once), _mm512_set1_ps(scale), total);
     }

@@ -14,7 +14,7 @@ import numpy as np
 from runtimes.llamacpp.memory import MOST_PROBED
 from runtimes.runner import Logits, StepRow, StepRows
 
-# A single row has a kernel of its own for attention, and so have 64 tokens or more of one slot.
+# llama.cpp's own kernels have others for a single row, and for 64 tokens or more of one slot.
 _COUNTS = (2, 3, 4, 5, 7, 8, 11, 12, 16, 20, 24, MOST_PROBED)
 
 

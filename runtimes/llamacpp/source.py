@@ -9,8 +9,8 @@ has, #19012 is for longer passes, #19209 splits the positions among threads, and
 gives 10 to 15%). ``attention.h`` beside this file replaces it for passes of any length.
 
 Its products of many rows with weights in Q8_0, Q4_0 and Q4_K do half of what AVX512-VNNI can; other
-K-quants are tiled (ggml-cpu/tiled). ``products.h`` replaces these on such a processor, and those of
-single rows in Q8_0.
+K-quants are tiled (ggml-cpu/tiled), which few rows gain nothing from. ``products.h`` replaces these
+on such a processor, and those of few rows in Q5_K and Q6_K.
 """
 
 import hashlib
@@ -233,7 +233,7 @@ _REPACKED = """#ifdef INGOT_PRODUCTS
 """
 _UNUSED = "#define UNUSED GGML_UNUSED\n"
 _TOO_FEW = "    if (!ggml_tiled_min_batch(dst->src[1]->ne[1])) {\n"
-_BY_COLUMNS = """#ifdef INGOT_PRODUCTS
+_BY_COLUMNS = """#if defined(INGOT_PRODUCTS) && defined(GGML_USE_LLAMAFILE)
     if (ingot::by_columns(dst->src[0]->type, dst->src[1]->ne[1])) {
         return false;
     }

@@ -129,6 +129,23 @@ def _defined(q: Floats, k: Floats, v: Floats, mask: Floats, scale: float, cap: f
     return np.einsum("htn,nhd->thd", weights / weights.sum(-1, keepdims=True), v)
 
 
+def _computed(
+    kind: int, q: Floats, k: bytes, v: bytes, mask: Floats, shared: int, cap: float
+) -> Floats:
+    """What our kernel makes of queries and of a cache of ``shared`` heads."""
+    ggml = Ggml()
+    width, positions = q.shape[2], mask.shape[1]
+
+    def attention(context: Any, *given: Any) -> Any:
+        turned = [ggml.permute(context, one, 0, 2, 1, 3) for one in given[:3]]
+        floats = (ctypes.c_float(one) for one in (width**-0.5, 0.0, cap))
+        return ggml.flash_attn_ext(context, *turned, given[3], *floats)
+
+    cache = (Given(kind, (positions, shared, width), one) for one in (k, v))
+    hidden = Given(_F16, mask.shape, mask.astype(np.float16).tobytes())
+    return ggml.compute(attention, q.shape, Given(_F32, q.shape, q.tobytes()), *cache, hidden)
+
+
 @pytest.mark.parametrize("kind", [_F32, _F16, _BF16])
 @pytest.mark.parametrize("cap", [0.0, 20.0])
 @pytest.mark.parametrize(
@@ -139,7 +156,6 @@ def _defined(q: Floats, k: Floats, v: Floats, mask: Floats, scale: float, cap: f
 def test_our_kernel_against_the_definition(
     kind: int, cap: float, tokens: int, positions: int, heads: int, shared: int, width: int
 ) -> None:
-    ggml = Ggml()
     dice = np.random.default_rng(positions)
     q = dice.normal(size=(tokens, heads, width)).astype(np.float32)
     k, v = (dice.normal(size=(positions, shared, width)).astype(np.float32) for _ in range(2))
@@ -149,21 +165,18 @@ def test_our_kernel_against_the_definition(
     at, seen = np.arange(positions), positions - tokens + 1 + np.arange(tokens)
     hidden = (at >= seen[:, None]) | ((at > 20) & (at < positions // 3))
     mask = np.where(hidden, -np.inf, 0).astype(np.float32)
-    scale = width**-0.5
-
-    def attention(context: Any, *given: Any) -> Any:
-        turned = [ggml.permute(context, one, 0, 2, 1, 3) for one in given[:3]]
-        floats = (ctypes.c_float(one) for one in (scale, 0.0, cap))
-        return ggml.flash_attn_ext(context, *turned, given[3], *floats)
-
-    found = ggml.compute(
-        attention,
-        q.shape,
-        Given(_F32, q.shape, q.tobytes()),
-        Given(kind, k.shape, k_bytes),
-        Given(kind, v.shape, v_bytes),
-        Given(_F16, mask.shape, mask.astype(np.float16).tobytes()),
-    )
-    exact = _defined(q, k, v, mask, scale, cap)
+    found = _computed(kind, q, k_bytes, v_bytes, mask, shared, cap)
+    exact = _defined(q, k, v, mask, width**-0.5, cap)
     off = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     assert off < (8e-3 if kind == _BF16 else 2e-6)
+
+
+@pytest.mark.parametrize("kind", [_F32, _F16, _BF16])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_score_that_is_no_number_is_not_left_out(kind: int, value: float) -> None:
+    q, k = np.ones((3, 2, 64), np.float32), np.ones((200, 2, 64), np.float32)
+    k[150] = value
+    mask = np.zeros((3, 200), np.float32)
+    (of_k, _), (of_v, _) = _stored(kind, k), _stored(kind, np.ones_like(k))
+    found = _computed(kind, q, of_k, of_v, mask, 2, 0.0)
+    assert np.isnan(found).all()
