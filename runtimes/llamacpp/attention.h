@@ -203,17 +203,28 @@ static inline float total(Vector x) {
 
 // e^x of x <= 0, to two units in the last place; 0 where that is below 1e-37, NaN of NaN. Cody and
 // Waite's reduction to |x| <= ln 2 / 2 and the polynomial of Cephes' expf.
+//
+// ROUGH: to 1e-4, of which a bfloat16 keeps nothing.
+template <bool ROUGH>
 static inline Vector exponential(Vector x) {
     constexpr float shift = 12582912.0f; // 1.5 * 2^23: a sum with it ends in the nearest integer
     const Vector shifted = x * 1.44269504f + shift;
     const Vector power = shifted - shift;
-    const Vector rest = x - power * 0.693359375f + power * 2.12194440e-4f;
-    Vector y = rest * 1.9875691500e-4f + 1.3981999507e-3f;
-    y = y * rest + 8.3334519073e-3f;
-    y = y * rest + 4.1665795894e-2f;
-    y = y * rest + 1.6666665459e-1f;
-    y = y * rest + 5.0000001201e-1f;
-    y = y * rest * rest + rest + 1.0f;
+    Vector y;
+    if (ROUGH) { // 2^rest, by the least of the largest errors
+        const Vector rest = x * 1.44269504f - power;
+        y = rest * 0.05500895f + 0.24221101f;
+        y = y * rest + 0.69328293f;
+        y = y * rest + 1.0f;
+    } else {
+        const Vector rest = x - power * 0.693359375f + power * 2.12194440e-4f;
+        y = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+        y = y * rest + 8.3334519073e-3f;
+        y = y * rest + 4.1665795894e-2f;
+        y = y * rest + 1.6666665459e-1f;
+        y = y * rest + 5.0000001201e-1f;
+        y = y * rest * rest + rest + 1.0f;
+    }
     return (Vector) (((Integers) y + ((Integers) shifted << 23)) & (Integers) ~(x <= -85.0f));
 }
 
@@ -656,7 +667,7 @@ struct Step {
         Vector sum = {};
         INGOT_UNROLL
         for (int j = 0; j < KV; j += LANES) {
-            const Vector x = exponential(load(one + j) - highest);
+            const Vector x = exponential<PAIRS>(load(one + j) - highest);
             sum += x;
 #if defined(__AVX512BF16__)
             if (PAIRS) {
