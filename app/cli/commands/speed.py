@@ -124,6 +124,7 @@ def bench(
         threads=options.threads,
         depths=_numbers(asked.depth, "--depth", 0, _MOST_DEPTH, "0,2048,8192"),
         sizes=_numbers(asked.batch_sizes, "--batch-sizes", 1, MOST_SLOTS, "1,8,16"),
+        kv_types=tuple(parts(*asked.kv_type or ())) or ("f16",),
         draft=None if asked.draft is None else str(draft_path(asked.draft)),
     )
     if asked.sweep:
@@ -157,8 +158,7 @@ def _sweep(
 
     for path in asked.output or ():
         check_output(path, SUFFIXES)
-    kinds = tuple(parts(*asked.kv_type or ())) or ("f16",)
-    work = replace(asked, lengths=_lengths(asked.length), kv_types=kinds)
+    work = replace(asked, lengths=_lengths(asked.length))
     plan, left_out = plan_sweep(_files(model, random, options), work)
     for line in left_out:
         note(line)
@@ -220,7 +220,7 @@ def _speed(files: list[Path], options: BenchOptions) -> Iterator[_Found]:
     measured = []
     for path in files:
         note(f"measuring {path.name}")
-        measured.append(measure_file(path, options))
+        measured.extend(measure_file(path, options))
     yield speed_report(measured)
 
 

@@ -120,13 +120,14 @@ def _stored(kind: int, numbers: Floats) -> tuple[bytes, Floats]:
 def _defined(q: Floats, k: Floats, v: Floats, mask: Floats, scale: float, cap: float) -> Floats:
     """softmax(q k^T scale + mask) v in double precision, of [token, head, width]."""
     group = q.shape[1] // k.shape[1]
-    k, v = (np.repeat(one, group, axis=1).astype(np.float64) for one in (k, v))
-    scores = np.einsum("thd,nhd->htn", q, k) * scale
+    keys, values = (np.repeat(one, group, axis=1).astype(np.float64) for one in (k, v))
+    scores = np.einsum("thd,nhd->htn", q, keys) * scale
     if cap:
         scores = cap * np.tanh(scores / cap)
     scores = scores + mask
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.einsum("htn,nhd->thd", weights / weights.sum(-1, keepdims=True), v)
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("htn,nhd->thd", weights, values).astype(np.float32)
 
 
 def _computed(
