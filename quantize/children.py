@@ -195,8 +195,9 @@ if sys.platform == "linux":
 
         def kill_session(self) -> None:
             """End the child and what it has started."""
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
+            if self._pid > 0:  # else this process's own group would be meant
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._pid, signal.SIGKILL)
 
         def close(self) -> None:
             """End the server, and its child with it."""

@@ -5,6 +5,7 @@ does neither."""
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -50,6 +51,15 @@ def speed(path: Path) -> FileSpeeds:
 
 
 class _Server(children.ForkServer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy = threading.Lock()  # until its child has been waited for
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = super().wait(timeout)
+        self.busy.release()
+        return code
+
     def _start(self, environment: children.Environment) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(children, "_SERVE", _SERVE)
@@ -82,7 +92,8 @@ def quantize() -> Iterator[None]:
         server, begin = _Server(), children.Child
 
         def child(*words: Any, environment: children.Environment | None = None, **more: Any) -> Any:
-            if words[1] == children._BEGIN:
+            # While one thread has its child, another thread's is begun as everywhere.
+            if words[1] == children._BEGIN and server.busy.acquire(blocking=False):
                 assert server.fork(words[3], child_environment(environment))
                 return server
             return begin(*words, environment=environment, **more)
