@@ -10,8 +10,8 @@
 // -OFFSET times the sum of the row's bytes. Few rows gain nothing from unpacked weights: they go
 // through the weights as they lie, 16 columns at a time. Where the columns are no multiple of
 // COLUMNS, llama.cpp's kernels take them. Blocks are added in their order: a row's result does not
-// depend on how many there are. Up to MOST_BY_COLUMNS rows in Q5_K and Q6_K go through one column
-// after the other, of any number; llama.cpp's tiles, which take more rows, add in another order.
+// depend on how many there are. Few rows in Q5_K and Q6_K go through one column after the other, of
+// any number; llama.cpp's tiles, which take more rows, add in another order.
 
 #pragma once
 
@@ -37,7 +37,6 @@ constexpr int ROWS    = 6;   // whose sums stay in registers
 constexpr int STEPS   = BLOCK / 4; // of four weights
 constexpr int FEW     = 8;   // rows that gain nothing from unpacked weights
 constexpr int FEWER   = 4;   // of them, that go through weights together
-constexpr int MOST_BY_COLUMNS = 32;
 
 // Blocks of a row in Q8_0
 struct Eights {
@@ -554,10 +553,12 @@ static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows
     }
 }
 
-// A number of rows up to ROWS as a constant
+// A number of rows up to FEW as a constant
 template <typename Go>
 static inline void with(int64_t rows, const Go & go) {
     switch (rows) {
+        case 8: go(std::integral_constant<int, 8>{}); break;
+        case 7: go(std::integral_constant<int, 7>{}); break;
         case 6: go(std::integral_constant<int, 6>{}); break;
         case 5: go(std::integral_constant<int, 5>{}); break;
         case 4: go(std::integral_constant<int, 4>{}); break;
@@ -619,9 +620,9 @@ static void few_products(const ggml_compute_params * params, int64_t m, int64_t 
 }
 
 // Whether so many rows go through weights of this type column after column: more of them are
-// faster by llama.cpp's own tiles
+// faster by llama.cpp's own tiles. runtimes/llamacpp/shapes.py tries passes of so many.
 static inline bool by_columns(int type, int64_t rows) {
-    return (type == GGML_TYPE_Q5_K || type == GGML_TYPE_Q6_K) && rows <= MOST_BY_COLUMNS;
+    return (type == GGML_TYPE_Q5_K && rows <= 12) || (type == GGML_TYPE_Q6_K && rows <= 32);
 }
 
 // With zeros behind it
@@ -761,7 +762,7 @@ static void columns(const ggml_compute_params * params, int64_t m, int64_t n, in
                     int64_t ldc) {
     const auto * weights = (const typename Weights::Block *) A;
     const auto * rows    = (const block_q8_K *) B;
-    const int64_t tiles = (n + FEWER - 1) / FEWER;
+    const int64_t tiles = (n + FEW - 1) / FEW;
     const int64_t end = (params->ith + 1) * m / params->nth;
     for (int64_t column = params->ith * m / params->nth; column < end; column++) {
         for (int64_t tile = 0; tile < tiles; tile++) {

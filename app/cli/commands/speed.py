@@ -215,9 +215,9 @@ def _compare(name: str, files: list[Path], options: BenchOptions) -> Iterator[_F
 
 def _speed(files: list[Path], options: BenchOptions) -> Iterator[_Found]:
     """Prefill and decode of every file, as one table."""
-    from app.bench.speed import measure_file, speed_report
+    from app.bench.speed import FileSpeed, measure_file, speed_report
 
-    measured = []
+    measured: list[FileSpeed] = []
     for path in files:
         note(f"measuring {path.name}")
         measured.extend(measure_file(path, options))

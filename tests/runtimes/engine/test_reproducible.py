@@ -148,7 +148,9 @@ def test_a_shared_cache_is_refused(pebble_built):
         Engine.load(pebble_built / BUILT[0], settings)
 
 
-@pytest.mark.parametrize("rule", [Alike(2, 1), Alike(4, 4), Alike(8, 4), Alike(8, 8)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Alike(2, 1), Alike(2, 1, 12), Alike(4, 4), Alike(8, 4), Alike(8, 8)], ids=str
+)
 def test_every_number_of_rows_has_a_pass_of_the_right_size(rule):
     for slots in range(1, 41):
         there = sequences(slots)
@@ -161,13 +163,13 @@ def test_every_number_of_rows_has_a_pass_of_the_right_size(rule):
     assert rule.shape(8, 8) == (8, 1), "no row is wasted where there are enough"
 
 
-@pytest.mark.parametrize("rule", [Alike(2, 1), Alike(8, 4), Alike(8, 8)], ids=str)
+@pytest.mark.parametrize("rule", [Alike(2, 1, 12), Alike(8, 4), Alike(8, 8)], ids=str)
 def test_no_pass_is_larger_than_what_was_measured(rule):
     for slots in (1, 12, 28, 64, 100):
         rows = [StepRow(slot, 5, (7,), 1) for slot in range(slots)]
         there = sequences(slots)
         parts = [filled(part, [5] * there, rule) for part in parted(rows, there, rule)]
         assert all(rule.holds(len(part) * len(part[0].tokens)) for part in parts)
-        assert all(len(part) * len(part[0].tokens) <= MOST_PROBED for part in parts)
+        assert all(len(part) * len(part[0].tokens) <= rule.most for part in parts)
         wanted = [row.slot for part in parts for row in part if row.logits]
         assert wanted == list(range(slots))
