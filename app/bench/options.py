@@ -127,7 +127,7 @@ class BenchOptions:
         return self.threads or available_cores()
 
     def kv_types_of(self, runtime: str) -> tuple[KvType, ...]:
-        """Those to measure with this runtime."""
+        """Types of the cache to measure with this runtime."""
         from runtimes.models.registry import backend
 
         return self.kv_types if "kv_type" in backend(runtime).knows else ("f16",)

@@ -52,6 +52,7 @@ constexpr int VECTORS = 4;
 #endif
 
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+typedef double Doubles __attribute__((vector_size(LANES * sizeof(double)), aligned(4), may_alias));
 typedef uint32_t Integers __attribute__((vector_size(LANES * sizeof(uint32_t))));
 
 constexpr int KV = 128;        // positions of a block
@@ -102,7 +103,7 @@ struct Cut {
         const int64_t most = std::min<int64_t>(rows, MOST_ROWS);
         // queries, scores, values so far of the chunk and of all; keys of a strip, transposed keys
         // and values of a block; each row's maximum and sum, of the chunk and of all
-        scratch = size_t(most * (DK + KV + 2 * DV) + (KV + STRIP) * DK + KV * DV + (3 + LANES) * most);
+        scratch = size_t(most * (DK + KV + 2 * DV) + (KV + STRIP) * DK + KV * DV + (3 + 2 * LANES) * most);
         scratch = (scratch + LINE - 1) / LINE * LINE;
     }
 };
@@ -184,20 +185,6 @@ static inline float greatest(Vector x) {
         most = std::max(most, x[i]);
     }
     return most;
-#endif
-}
-
-static inline float total(Vector x) {
-#if defined(__AVX512F__)
-    return _mm512_reduce_add_ps((__m512) x);
-#elif defined(__ARM_NEON)
-    return vaddvq_f32((float32x4_t) x);
-#else
-    float sum = x[0];
-    for (int i = 1; i < LANES; i++) {
-        sum += x[i];
-    }
-    return sum;
 #endif
 }
 
@@ -428,7 +415,7 @@ struct Step {
         strip  = take(STRIP * cut.DK);
         keys   = take(KV * cut.DK);
         block  = take(KV * cut.DV);
-        m = take(most); s = take(most * LANES); M = take(most); S = take(most);
+        m = take(most); s = take(most * 2 * LANES); M = take(most); S = take(most);
         partials = base + params->nth * cut.scratch;
     }
 
@@ -555,7 +542,7 @@ struct Step {
         const Widen values_of(
             v, (const char *) v->data + kv_head * v->nb[2] + kv_stream * v->nb[3]);
         std::fill(m, m + rows, -INFINITY);
-        std::fill(s, s + rows * LANES, 0.0f);
+        std::fill(s, s + rows * 2 * LANES, 0.0f);
         memset(values, 0, rows * DV * sizeof(float));
         const int64_t end = std::min<int64_t>((chunk + 1) * CHUNK, k->ne[1]);
         for (int64_t at = chunk * CHUNK; at < end; at += KV) {
@@ -635,14 +622,14 @@ struct Step {
                 memset(one, 0, KV * sizeof(float));
                 continue;
             }
-            Vector & sum = ((Vector *) s)[i];
+            Doubles & sum = ((Doubles *) s)[i];
             if (highest > m[i]) {
                 const float before = expf(m[i] - highest);
                 ggml_vec_scale_f32(cut.DV, values + i * cut.DV, before);
-                sum *= before;
+                sum *= double(before);
                 m[i] = highest;
             }
-            sum += cut.pairs ? weigh<true>(one, highest) : weigh<false>(one, highest);
+            cut.pairs ? weigh<true>(one, highest, sum) : weigh<false>(one, highest, sum);
         }
     }
 
@@ -661,26 +648,35 @@ struct Step {
         return greatest(most);
     }
 
-    // Scores become weights; their sum, lane by lane
+    // Scores become weights, which are added to sum lane by lane: where they are floats as doubles,
+    // so that a sum hardly depends on where in a cache that slots share its positions lie
     template <bool PAIRS>
-    static Vector weigh(float * one, float highest) {
-        Vector sum = {};
+    static void weigh(float * one, float highest, Doubles & sum) {
+        Vector of_block = {};
         INGOT_UNROLL
         for (int j = 0; j < KV; j += LANES) {
             const Vector x = exponential<PAIRS>(load(one + j) - highest);
-            sum += x;
 #if defined(__AVX512BF16__)
             if (PAIRS) {
+                of_block += x;
                 pair((Pair *) (one + j / 2), x);
                 continue;
             }
 #endif
+            sum += __builtin_convertvector(x, Doubles);
             *(Vector *) (one + j) = x;
+        }
+        sum += __builtin_convertvector(of_block, Doubles);
+    }
+
+    float sum_of(int64_t row) const {
+        double lanes[LANES], sum = 0.0;
+        memcpy(lanes, s + row * 2 * LANES, sizeof(lanes));
+        for (int i = 0; i < LANES; i++) {
+            sum += lanes[i];
         }
         return sum;
     }
-
-    float sum_of(int64_t row) const { return total(load(s + row * LANES)); }
 
     // Of merged values: the sink's part, the division by the sum, and where they belong
     void finish(float * sums, float M, float S, int64_t stream, int64_t kv_head, int64_t row) {
