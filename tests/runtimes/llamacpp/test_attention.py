@@ -17,6 +17,7 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.llamacpp.context import with_attention
 from runtimes.machine import selftest
+from runtimes.machine.hardware import detect
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.runner import StepRow
@@ -134,6 +135,8 @@ def _computed(
     kind: int, q: Floats, k: bytes, v: bytes, mask: Floats, shared: int, cap: float
 ) -> Floats:
     """What our kernel makes of queries and of a cache of ``shared`` heads."""
+    if not {"avx2", "neon"} & {one.lower() for one in detect().instruction_sets}:
+        pytest.skip("our kernel is not compiled for this processor")
     ggml = Ggml()
     width, positions = q.shape[2], mask.shape[1]
 
