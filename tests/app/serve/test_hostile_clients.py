@@ -583,7 +583,7 @@ def test_what_waits_is_ended_with_the_server_and_what_runs_is_finished(
     ingot, endless_gguf, tmp_path
 ):
     process, door = started(ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1)
-    response = door.begin({**STORY, "stream": True, "max_tokens": 250}).getresponse()
+    response = door.begin({**STORY, "stream": True, "max_tokens": 900}).getresponse()
     for _ in range(3):
         response.readline()
     waiting = [door.begin(STORY) for _ in range(3)]
