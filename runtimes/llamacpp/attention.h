@@ -103,7 +103,8 @@ struct Cut {
         const int64_t most = std::min<int64_t>(rows, MOST_ROWS);
         // queries, scores, values so far of the chunk and of all; keys of a strip, transposed keys
         // and values of a block; each row's maximum and sum, of the chunk and of all
-        scratch = size_t(most * (DK + KV + 2 * DV) + (KV + STRIP) * DK + KV * DV + (3 + 2 * LANES) * most);
+        const int64_t of_row = DK + KV + 2 * DV + 3 + 2 * LANES;
+        scratch = size_t(most * of_row + (KV + STRIP) * DK + KV * DV);
         scratch = (scratch + LINE - 1) / LINE * LINE;
     }
 };
@@ -153,8 +154,9 @@ static inline void pair(Pair * to, const float * from, int64_t n) {
 // to[n] = the values of two rows beside each other; n is a multiple of 16
 static inline void pair(Pair * to, const ggml_bf16_t * first, const ggml_bf16_t * second,
                         int64_t n) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                           8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+                         23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     for (int64_t i = 0; i < n; i += 16) {
         const __m512i both = _mm512_inserti64x4(
             _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) (first + i))),
@@ -219,7 +221,7 @@ static inline Vector exponential(Vector x) {
 template <bool ADD, int R, int V, typename A, typename B>
 __attribute__((noinline))
 static void multiply_tile(float * c, int64_t ldc, const A * a, int64_t lda,
-                                 const B * b, int64_t ldb, int64_t K) {
+                          const B * b, int64_t ldb, int64_t K) {
     Vector sums[R][V];
     INGOT_UNROLL
     for (int r = 0; r < R; r++) {
@@ -511,8 +513,8 @@ struct Step {
             }
             transpose(keys + i, strip, half, half);
         }
-        multiply<false>(scores, KV, (const Pair *) Q + skip * cut.DK, cut.DK, (const Pair *) keys, KV,
-                 count, half, KV);
+        multiply<false>(scores, KV, (const Pair *) Q + skip * cut.DK, cut.DK, (const Pair *) keys,
+                        KV, count, half, KV);
     }
 
     // Adds a block's n values, all of bfloat16, by their weights: pairs of positions
@@ -528,8 +530,8 @@ struct Step {
             from.ask(at + j + 1 + AHEAD);
             pair((Pair *) block + j / 2 * DV, row(j), row(j + 1), DV);
         }
-        multiply<true>(values + skip * DV, DV, (const Pair *) scores, KV, (const Pair *) block, DV, count,
-                 (n + 1) / 2, DV);
+        multiply<true>(values + skip * DV, DV, (const Pair *) scores, KV, (const Pair *) block, DV,
+                       count, (n + 1) / 2, DV);
     }
 #endif
 
@@ -578,7 +580,8 @@ struct Step {
                 for (int j = 0; j < n; j++) {
                     values_of.ask(at + j + AHEAD);
                 }
-                multiply<true>(values + skip * DV, DV, scores, KV, halves, v->nb[1] / 2, count, n, DV);
+                multiply<true>(values + skip * DV, DV, scores, KV, halves, v->nb[1] / 2, count, n,
+                               DV);
                 continue;
             }
             for (int j = 0; j < n; j++) {
@@ -657,7 +660,7 @@ struct Step {
         for (int j = 0; j < KV; j += LANES) {
             const Vector x = exponential<PAIRS>(load(one + j) - highest);
 #if defined(__AVX512BF16__)
-            if (PAIRS) {
+            if constexpr (PAIRS) {
                 of_block += x;
                 pair((Pair *) (one + j / 2), x);
                 continue;
@@ -666,7 +669,9 @@ struct Step {
             sum += __builtin_convertvector(x, Doubles);
             *(Vector *) (one + j) = x;
         }
-        sum += __builtin_convertvector(of_block, Doubles);
+        if constexpr (PAIRS) {
+            sum += __builtin_convertvector(of_block, Doubles);
+        }
     }
 
     float sum_of(int64_t row) const {

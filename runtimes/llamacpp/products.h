@@ -2,7 +2,8 @@
 // Q6_K, on processors with AVX512-VNNI.
 //
 // Included by ggml-cpu's llamafile/sgemm.cpp and repack.cpp, whose own kernels unpack weights anew
-// for every four rows, or add within a vector, and by tiled/tiled.cpp, for what goes by columns. Here a lane is a column of the result: the weights
+// for every four rows, or add within a vector, and by tiled/tiled.cpp, which is to leave few rows
+// in Q5_K and Q6_K to these. Here a lane is a column of the result: the weights
 // of COLUMNS columns are unpacked once for all rows, four of a column beside each other as VNNI
 // wants them, and stay in the first cache while the rows go by.
 //
@@ -640,7 +641,7 @@ struct Sixes {
         : block(block),
           scales(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) block.scales))) {}
 
-    static int of_lane(int lane, int part) { return part * 4 + lane / 8; }
+    static constexpr int of_lane(int lane, int part) { return part * 4 + lane / 8; }
 
     __m512i weights(int part) const {
         const __m512i low = _mm512_loadu_si512(block.ql + part / 2 * 64);
@@ -687,7 +688,7 @@ struct Fives {
         least  = _mm256_set_m128i(_mm_unpackhi_epi16(once, once), _mm_unpacklo_epi16(once, once));
     }
 
-    static int of_lane(int lane, int part) { return part * 2 + lane / 16; }
+    static constexpr int of_lane(int lane, int part) { return part * 2 + lane / 16; }
 
     __m512i weights(int part) const {
         const __m512i low = _mm512_broadcast_i64x4(
@@ -713,16 +714,25 @@ struct Fives {
     }
 };
 
+// Of each lane of 64 weights, which of a block's scales is theirs
+template <typename Weights>
+struct Lanes {
+    alignas(64) int16_t of[4][32] = {};
+
+    constexpr Lanes() {
+        for (int part = 0; part < 4; part++) {
+            for (int lane = 0; lane < 32; lane++) {
+                of[part][lane] = Weights::of_lane(lane, part);
+            }
+        }
+    }
+};
+
 // c[R] = rows[R] times one column of k blocks
 template <typename Weights, int R>
 static inline void one_column(float * c, int64_t ldc, const block_q8_K * rows, int64_t ldr,
                               int64_t k, const typename Weights::Block * column) {
-    alignas(64) int16_t lanes[4][32];
-    for (int part = 0; part < 4; part++) {
-        for (int lane = 0; lane < 32; lane++) {
-            lanes[part][lane] = Weights::of_lane(lane, part);
-        }
-    }
+    static constexpr Lanes<Weights> lanes;
     __m512 total[R];
     for (int r = 0; r < R; r++) {
         total[r] = _mm512_setzero_ps();
@@ -737,7 +747,7 @@ static inline void one_column(float * c, int64_t ldc, const block_q8_K * rows, i
         for (int part = 0; part < 4; part++) {
             const __m512i some  = weights.weights(part);
             const __m512i scale = _mm512_permutexvar_epi16(
-                _mm512_load_si512(lanes[part]), _mm512_castsi256_si512(weights.scales));
+                _mm512_load_si512(lanes.of[part]), _mm512_castsi256_si512(weights.scales));
             for (int r = 0; r < R; r++) {
                 const __m512i values = _mm512_loadu_si512(rows[r * ldr + b].qs + 64 * part);
                 sums[r] = _mm512_dpwssd_epi32(sums[r], _mm512_maddubs_epi16(some, values), scale);
@@ -775,11 +785,11 @@ static void columns(const ggml_compute_params * params, int64_t m, int64_t n, in
     }
 }
 
-// The same as llamafile_sgemm has it: of any number of rows with weights in Q8_0, of few in Q5_K and
-// Q6_K; false for others
-static inline bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
-                           const void * A, int64_t lda, const void * B, int64_t ldb, void * C,
-                           int64_t ldc, int of_a, int of_b) {
+// The same as llamafile_sgemm has it: of any number of rows with weights in Q8_0, of few in Q5_K
+// and Q6_K; false for others
+static inline bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n,
+                                  int64_t k, const void * A, int64_t lda, const void * B,
+                                  int64_t ldb, void * C, int64_t ldc, int of_a, int of_b) {
     if (of_b == GGML_TYPE_Q8_K && by_columns(of_a, n)) {
         const auto go = of_a == GGML_TYPE_Q5_K ? columns<Fives> : columns<Sixes>;
         go(params, m, n, k, A, lda, B, ldb, (float *) C, ldc);
@@ -823,8 +833,8 @@ static bool repacked_products(const ggml_compute_params * params, ggml_tensor * 
         const char * first   = (const char *) weights->data + shared * weights->nb[2];
         float * to = (float *) ((char *) dst->data + plane * dst->nb[2]);
         const auto go = n <= FEW ? few_products<Weights<Block>> : products<Weights<Block>>;
-        go(params, m, n, k, Weights<Block>{(const Block *) first, ld}, rows + plane * n * ld, ld, to,
-           dst->nb[1] / sizeof(float));
+        go(params, m, n, k, Weights<Block>{(const Block *) first, ld}, rows + plane * n * ld, ld,
+           to, dst->nb[1] / sizeof(float));
     }
     return true;
 }

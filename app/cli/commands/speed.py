@@ -237,6 +237,8 @@ def _names(asked: BenchOptions) -> tuple[str, ...]:
     if unknown := [name for name in others if name not in BENCHMARKS]:
         known = ", ".join((_SPEED, *BENCHMARKS))
         raise BadParameter(f"{unknown[0]!r} is none of: {known}", param_hint="--what")
+    if asked.kv_type and others:
+        raise BadParameter(f"{others[0]} is not measured by type", param_hint="--kv-types")
     flat = [name for name in others if BENCHMARKS[name].at_depths is None]
     if asked.depth is not None and flat:
         raise BadParameter(f"{flat[0]} is not measured by depth", param_hint="--depth")

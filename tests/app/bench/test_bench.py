@@ -145,6 +145,15 @@ def test_the_table_of_speeds(command: Any, pebble_built: Path) -> None:
         assert (done.returncode, "numbers from" in done.stderr) == (2, True)
     done = command("bench", pebble_built, "--what", "native,churn", "--depth", "5")
     assert (done.returncode, "churn is not measured by depth" in done.stderr) == (2, True)
+    done = command("bench", pebble_built, "--what", "native", "--kv-types", "bf16")
+    assert (done.returncode, "native is not measured by type" in done.stderr) == (2, True)
+
+
+def test_speed_by_type_of_the_cache(command: Any, pebble_built: Path) -> None:
+    arguments = ["--depth", "0", "--batch-sizes", "1", "--prompt-tokens", "16", "--repeats", "1"]
+    arguments += ["--decode-tokens", "4", "--recipe", "q8_0", "--kv-types", "f16,bf16", "--json"]
+    done = command("bench", pebble_built, *arguments)
+    assert [one["kv_type"] for one in json.loads(done.stdout)] == ["f16", "bf16"]
 
 
 def test_many_rows_behind_one_prompt_by_its_length(files: Any) -> None:
