@@ -35,17 +35,21 @@ from runtimes.runner import (
 )
 from runtimes.settings import MOST_SLOTS, RunnerSettings, kv_bits, outputs_at_once
 
-# LoRA adapters beside a model in llama.cpp, which applies them to a whole context at a time.
+# LoRA adapters beside a model in llama.cpp, which applies one to all rows of a pass; or all as a
+# stack, of which each slot uses one, where llama.cpp has been built with ``adapters.h``.
 
 
 class LlamaAdapters:
     """Implements ``runtimes.runner.AdapterSlots``. Their memory goes with the model's."""
 
-    def __init__(self, model: Any, context: Any) -> None:
+    def __init__(self, model: Any, context: Any, slots: int) -> None:
         self._lib = library()
         self._model, self._context = model, context
         self._loaded: dict[str, Any] = {}
         self._used: str | None = None
+        self.stacks = hasattr(self._lib._lib, "ingot_stack_adapters")
+        self._stack: Any = None
+        self._layers = np.zeros(slots, np.int32)  # of the stack, by slot; 0 adds nothing
 
     @property
     def names(self) -> frozenset[str]:
@@ -64,27 +68,56 @@ class LlamaAdapters:
             self._lib.llama_adapter_lora_free(adapter)
             raise ModelError(f"{path} is an activated LoRA (aLoRA), which is not supported")
         self._loaded[name] = adapter
+        self._restack()
 
     def unload(self, name: str) -> None:
         """See ``AdapterSlots.unload``."""
-        self.use(None)  # another one may come to lie where this one was
+        self._use(None)  # another one may come to lie where this one was
         self._lib.llama_adapter_lora_free(self._loaded.pop(name))
+        self._restack()
 
-    def use(self, name: str | None) -> None:
-        """Steps are with this adapter from now on. To change it costs a plan of llama.cpp's work
-        memory."""
-        if name == self._used:
+    def _restack(self) -> None:
+        """Stack what is loaded anew. There is no stack where one changes experts, embeddings or a
+        layer on a device."""
+        self._use(None)
+        self._lib.llama_adapter_lora_free(self._stack)
+        self._stack = None
+        if self.stacks and self._loaded:
+            kind, count = self._lib.llama_adapter_lora_p_ctypes, len(self._loaded)
+            stacked = self._lib._lib.ingot_stack_adapters
+            stacked.restype = kind
+            every = (kind * count)(*self._loaded.values())
+            self._stack = stacked(ctypes.c_void_p(self._model), every, ctypes.c_size_t(count))
+        if self._stack:
+            self._layer = {name: at for at, name in enumerate([None, *self._loaded])}
+            self._use_pointer(self._stack)
+
+    def use(self, rows: StepRows) -> None:
+        """The next pass is of these rows, which ``groups`` has put together."""
+        if not self._stack:
+            self._use(rows[0].adapter)
             return
-        if name is None:
-            self._lib.llama_set_adapters_lora(self._context, None, 0, None)
-        else:
-            one = (self._lib.llama_adapter_lora_p_ctypes * 1)(self._loaded[name])
-            self._lib.llama_set_adapters_lora(self._context, one, 1, (ctypes.c_float * 1)(1.0))
+        for row in rows:
+            self._layers[row.slot] = self._layer[row.adapter]
+        layers, count = ctypes.c_void_p(self._layers.ctypes.data), len(self._layers)
+        self._lib._lib.ingot_use_layers(self._stack, layers, ctypes.c_size_t(count))
+
+    def _use(self, name: str | None) -> None:
+        """Passes are with this adapter from now on. To change it costs a plan of llama.cpp's work
+        memory."""
+        if name != self._used or self._stack:
+            self._use_pointer(self._loaded[name] if name else None)
         self._used = name
 
+    def _use_pointer(self, adapter: Any) -> None:
+        some = (self._lib.llama_adapter_lora_p_ctypes * 1)(adapter)
+        scales = (ctypes.c_float * 1)(1.0)
+        self._lib.llama_set_adapters_lora(self._context, some, int(bool(adapter)), scales)
+
     def groups(self, rows: StepRows) -> list[StepRows]:
-        """Rows of one adapter together, in their order; the group that needs no change first."""
-        if all(row.adapter == self._used for row in rows):
+        """What can run together: all rows where there is a stack; else those of one adapter, in
+        their order, the group that needs no change first."""
+        if self._stack or all(row.adapter == self._used for row in rows):
             return [rows]
         by_adapter = sorted(rows, key=lambda row: (row.adapter != self._used, row.adapter or ""))
         return [list(group) for _, group in groupby(by_adapter, key=lambda row: row.adapter)]
@@ -142,7 +175,7 @@ class LlamaRunner:
             window=0 if stateful else window,
         )
         # Rounding with an adapter would depend on the number of rows in other ways.
-        self.adapters = None if settings.reproducible else LlamaAdapters(model, context)
+        self.adapters = None if settings.reproducible else LlamaAdapters(model, context, caches)
         # Rows of logits that a call may ask for
         self._outputs = outputs_at_once(settings, caches)
         self.capabilities = Capabilities(
@@ -158,7 +191,7 @@ class LlamaRunner:
             whole_checkpoints=bool(self._lib.llama_model_is_recurrent(model)),
             exact_checkpoints=window == 0,
             can_shift=self.kv.can_shift,
-            adapters_apart=True,
+            adapters_apart=not (self.adapters and self.adapters.stacks) or offloads(settings),
             gpu_layers=offloaded_layers(settings, model_file.layers),
             top_k_logits=settings.device_sampling,
             most_logits=self._outputs,
@@ -202,7 +235,7 @@ class LlamaRunner:
         try:
             for call in calls:
                 if self.adapters:
-                    self.adapters.use(call[0].adapter)
+                    self.adapters.use(call)
                 found = self._pass(call, together=together)
                 parts.append(found if len(calls) == 1 else found[np.arange(len(found))])
         except Exception:
@@ -265,7 +298,7 @@ class LlamaRunner:
             raise ModelError(f"{len(tokens)} tokens do not fit the context")
         self.kv.trim(0, 0)
         if self.adapters:
-            self.adapters.use(None)
+            self.adapters.use([StepRow(0, 0, tokens, 0)])
         if self._top_k:
             self._top_k.off()
         parts = []

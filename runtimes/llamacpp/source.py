@@ -11,6 +11,8 @@ gives 10 to 15%). ``attention.h`` beside this file replaces it for passes of any
 Its products of many rows with weights in Q8_0, Q4_0 and Q4_K do half of what AVX512-VNNI can; other
 K-quants are tiled (ggml-cpu/tiled), which few rows gain nothing from. ``products.h`` replaces these
 on such a processor, and those of few rows in Q5_K and Q6_K.
+
+LoRA adapters are added to all rows of a pass; with ``adapters.h`` each row can have its own.
 """
 
 import hashlib
@@ -190,6 +192,7 @@ OPS, PLAN = f"{_GGML}/ggml-cpu/ops.cpp", f"{_GGML}/ggml-cpu/ggml-cpu.c"
 SGEMM, REPACK = f"{_GGML}/ggml-cpu/llamafile/sgemm.cpp", f"{_GGML}/ggml-cpu/repack.cpp"
 TILED = f"{_GGML}/ggml-cpu/tiled/tiled.cpp"
 VULKAN = f"{_GGML}/ggml-vulkan/ggml-vulkan.cpp"
+ADAPTER, GRAPH = (f"vendor/llama.cpp/src/llama-{name}" for name in ("adapter.h", "graph.cpp"))
 
 _KERNEL = """static void ggml_compute_forward_flash_attn_ext_f16(
         const ggml_compute_params * params,
@@ -240,6 +243,26 @@ _BY_COLUMNS = """#if defined(INGOT_PRODUCTS) && defined(GGML_USE_LLAMAFILE)
 #endif
 """
 
+_FIELD = "    explicit llama_adapter_lora(llama_model * model) : model(model) {}\n"
+_LAYERS = """    // what a sequence's rows use of a stack of adapters; empty for one that is none
+    std::vector<int32_t> ingot_layers;
+
+"""
+_GRAPH_H = '#include "llama-graph.h"\n'
+_ADAPTER_USED = """        const float adapter_scale = lora.second;
+        const float scale = lw->get_scale(lora.first->alpha, adapter_scale);
+
+        ggml_tensor * ab_cur = ggml_mul_mat(
+"""
+_BY_ROWS = """#ifdef INGOT_ADAPTERS
+        if (!lora.first->ingot_layers.empty()) {
+            auto & rows = ingot::LayersOfRows::of(this->res, lora.first, n_tokens, n_outputs);
+            res = ingot::with_adapters_of_rows(ctx0, rows, *lw, res, cur);
+            continue;
+        }
+#endif
+"""
+
 _SETTINGS = "    std::vector<vk::LayerSettingEXT> settings = {"
 _CREATE = (
     "    vk::InstanceCreateInfo instance_create_info"
@@ -259,7 +282,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A file of ours beside this one, and what includes and calls it; all or nothing.
+    """A file of ours beside this one, and what includes and calls it; all or nothing. It comes to
+    lie beside the first of them.
 
     ``layouts``: it reads what llama.cpp keeps in layouts of its own, which another version than the
     tested one may change without a trace.
@@ -287,12 +311,21 @@ KERNELS = (
     Kernel(
         "products",
         (
-            Change(SGEMM, _MATRIX, f'#include "../ingot-products.h"\n\n{_MATRIX}'),
-            Change(SGEMM, _ONE_ROW, _PLAIN + _ONE_ROW),
             Change(REPACK, _REPACK_H, f'{_REPACK_H}#include "ingot-products.h"\n'),
             Change(REPACK, _SPACE, _SPACE + _REPACKED),
+            Change(SGEMM, _MATRIX, f'#include "../ingot-products.h"\n\n{_MATRIX}'),
+            Change(SGEMM, _ONE_ROW, _PLAIN + _ONE_ROW),
             Change(TILED, _UNUSED, f'#include "../ingot-products.h"\n\n{_UNUSED}'),
             Change(TILED, _TOO_FEW, _BY_COLUMNS + _TOO_FEW),
+        ),
+        layouts=True,
+    ),
+    Kernel(
+        "adapters",
+        (
+            Change(GRAPH, _GRAPH_H, f'{_GRAPH_H}#include "ingot-adapters.h"\n'),
+            Change(GRAPH, _ADAPTER_USED, _BY_ROWS + _ADAPTER_USED),
+            Change(ADAPTER, _FIELD, _LAYERS + _FIELD),
         ),
         layouts=True,
     ),
@@ -324,7 +357,7 @@ def prepared(source: Path, gpu: str, folder: Path) -> Path:
     tested = source.name.endswith(f"-{TESTED_VERSION}.tar.gz")
     for kernel in KERNELS:
         if (tested or not kernel.layouts) and _apply(unpacked, kernel.changes):
-            target = unpacked / Path(OPS).with_name(f"ingot-{kernel.name}.h")
+            target = unpacked / Path(kernel.changes[0].file).with_name(f"ingot-{kernel.name}.h")
             target.write_bytes(kernel.path.read_bytes())
         else:
             log.warning("%s: kernel %s does not fit it, and is left out", source.name, kernel.name)
