@@ -156,9 +156,8 @@ class EngineCore:
             if new
         )
         counts = self.scheduler.commit(step, tokens, time.perf_counter() - begin)
-        for one, answer in answers.items():
-            full = answer.end is None and self._shifts and one.slot >= 0
-            if full and not self.kv.make_room(one):
+        for one, answer in answers.items() if self._shifts else ():
+            if answer.end is None and one.slot >= 0 and not self.kv.make_room(one):
                 answer.end = FinishReason.CONTEXT
         for one in step.sequences:
             if one not in answers and (why := _unscored(one)):
@@ -185,8 +184,10 @@ class EngineCore:
         """Draw the first tokens of further samples from the logits that their first one used."""
         forked: list[tuple[Sequence, Sampled]] = []
         for row, (first, result) in zip(at, drawn, strict=True):
+            if first.output or first.index or result.token is None:
+                continue
             state, count = first.state, first.request.params.samples
-            if count == 1 or first.index or first.output or result.token is None:
+            if count == 1:
                 continue
             others = [Sequence(state, index) for index in range(1, count)]
             state.sequences += others
@@ -224,6 +225,8 @@ class EngineCore:
         answers: dict[Sequence, _Answer],
     ) -> None:
         """Go on sampling rows whose tokens are those that were proposed."""
+        if not step.proposed:
+            return
         left = [
             (one, row) for one, row in zip(step.sampled, at, strict=True) if one in step.proposed
         ]

@@ -112,7 +112,7 @@ class KvCache:
     @property
     def running(self) -> tuple[Sequence, ...]:
         """Sequences with a slot, in ascending slot order."""
-        return tuple(one for one in self._sequences if one is not None)
+        return tuple(filter(None, self._sequences))
 
     @property
     def busy(self) -> bool:
@@ -436,7 +436,10 @@ class KvCache:
     def compact(self) -> list[Sequence]:
         """Move sequences; return those whose keys and values were lost, which have no slot now."""
         most_tokens = _MOST_MOVED_BYTES // max(self.capabilities.kv_bytes_per_token, 1)
-        while self.compacts and (gap := self._gap() or self._stray()) is not None:
+        while self.compacts:
+            decoding = [one for one in self.running if one.decoding]
+            if (gap := _gap(decoding) or self._stray(decoding)) is None:
+                break
             sequence, target = gap
             source, other = sequence.slot, self._sequences[target]
             both = [sequence, *([other] if other is not None and other.decoding else [])]
@@ -458,19 +461,13 @@ class KvCache:
             self._move_s = averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
         return []
 
-    def _gap(self) -> tuple[Sequence, int] | None:
-        """The decoding sequence in the highest slot, and the lowest slot below that has none."""
-        decoding = [one for one in self._sequences if one and one.decoding]
-        lowest = next((i for i, one in enumerate(decoding) if one.slot != i), len(decoding))
-        return (decoding[-1], lowest) if lowest < len(decoding) else None
-
-    def _stray(self) -> tuple[Sequence, int] | None:
+    def _stray(self, decoding: list[Sequence]) -> tuple[Sequence, int] | None:
         """A decoding sequence that others of its adapter come before, and the first slot among
         those of another adapter where it would join them."""
-        if not self.capabilities.adapters_apart:
+        adapters = [one.state.request.adapter for one in decoding]
+        if not self.capabilities.adapters_apart or len(set(adapters)) < 2:
             return None
-        decoding = [one for one in self._sequences if one and one.decoding]
-        counts = Counter(one.request.adapter for one in decoding)  # in the order of their slots
+        counts = Counter(adapters)  # in the order of their slots
         wanted = [adapter for adapter, count in counts.items() for _ in range(count)]
         for at, (one, adapter) in enumerate(zip(decoding, wanted, strict=True)):
             if one.request.adapter != adapter:
@@ -503,6 +500,12 @@ class KvCache:
             return None
         self._sequences[slot], one.slot = None, -1
         return one
+
+
+def _gap(decoding: list[Sequence]) -> tuple[Sequence, int] | None:
+    """The decoding sequence in the highest slot, and the lowest slot below that has none."""
+    lowest = next((i for i, one in enumerate(decoding) if one.slot != i), len(decoding))
+    return (decoding[-1], lowest) if lowest < len(decoding) else None
 
 
 def _wanted(sequence: Sequence) -> Prefix:

@@ -171,12 +171,13 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Tokens that must go through the model before the next one can be sampled."""
-        return self.length - self.computed
+        return len(self.prompt) + len(self.output) - self.computed
 
     @property
     def decoding(self) -> bool:
         """Whether the next sample needs one token only, and those that were forced behind it."""
-        return not self.needs_prefix and self.pending <= 1 + self.forced
+        pending = len(self.prompt) + len(self.output) - self.computed
+        return pending <= 1 + self.forced and not self.needs_prefix
 
     @property
     def next_chunk(self) -> int:
@@ -254,7 +255,7 @@ class Sequence:
         if sampled.top_logprobs is not None:
             self.top_logprobs.append(sampled.top_logprobs)
         self.sampler.accept(token)
-        params, drawn = self.request.params, self.sampler.drawn
+        params, drawn = self.state.request.params, self.sampler.drawn
         matcher, tokenizer = self.sampler.matcher, self.state.tokenizer
         if token in tokenizer.eos_ids and (params.constraint or not params.ignore_eos):
             return FinishReason.STOP
@@ -331,9 +332,9 @@ class Sequence:
             self._put(piece)
 
     def _put(self, piece: str, *, thought: bool = False) -> None:
-        tokens, self.silent = tuple(self.silent), []
         if self.state.streams:
-            self.state.sink.put(Chunk(piece, tokens, self.index, thought))
+            self.state.sink.put(Chunk(piece, tuple(self.silent), self.index, thought))
+        self.silent.clear()
 
     def _timings(self, usage: Usage) -> Timings:
         now, submitted = time.monotonic(), self.state.submitted

@@ -67,7 +67,7 @@ def parted(run: list[StepRow], slots: int, rule: Alike) -> list[list[StepRow]]:
     return [*parted(run[:half], slots, rule), *parted(run[half:], slots, rule)]
 
 
-def filled(run: StepRows, lengths: Sequence[int], rule: Alike | None = None) -> list[StepRow]:
+def filled(run: StepRows, lengths: Sequence[int], rule: Alike | None = None) -> StepRows:
     """A run of decoding rows with a row in every hole, one position past what that slot holds.
 
     With a ``rule`` it is a pass of one of its shapes, the rows with their further tokens.
@@ -76,6 +76,8 @@ def filled(run: StepRows, lengths: Sequence[int], rule: Alike | None = None) -> 
     if rule is not None:
         count, tokens = rule.shape(count, len(lengths))
         first = min(first, len(lengths) - count)
+    elif count == len(run):
+        return run
     busy = {row.slot: row for row in run}
     rest = (0,) * (tokens - 1)
     return [
