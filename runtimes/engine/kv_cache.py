@@ -175,7 +175,8 @@ class KvCache:
             reading = not (other.needs_prefix or other.decoding)
             if reading and self._coming(wanted, other) - match.length >= LEAST_SHARED:
                 return False
-        known = self._known(live)
+        told = logger.isEnabledFor(logging.INFO)
+        known = self._known(live) if told or self.checkpoints else []
         if self.checkpoints:
             coming = [other.coming_tokens() for other in peers if other.needs_prefix]
             sequence.stops = self._stops(sequence, wanted, match.length, known, coming)
@@ -185,7 +186,7 @@ class KvCache:
             sequence.reused = sequence.computed
             self.prompt_tokens += sequence.length
             self.found_tokens += sequence.computed
-            if logger.isEnabledFor(logging.INFO):
+            if told:
                 _log_parting(sequence, wanted, known)
         return True
 
@@ -252,7 +253,7 @@ class KvCache:
             shortest = self._kv.shortest(slot) if slot == prefer else self._held(slot)
             if length := self._usable(wanted, held, best.length, points, shortest):
                 best = Match(length, slot=slot)
-        for entry in self.pool.latest:
+        for entry in self.pool.like(wanted):
             held, size = entry.prefix, len(entry.prefix.tokens)
             if length := self._usable(wanted, held, best.length, points, size):
                 best = Match(length, entry=entry)
@@ -433,12 +434,14 @@ class KvCache:
         """Note how long a decode step of ``rows`` rows has taken."""
         self._row_s = averaged(self._row_s, seconds / rows)
 
-    def compact(self) -> list[Sequence]:
-        """Move sequences; return those whose keys and values were lost, which have no slot now."""
+    def compact(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Move sequences; return those that decode, by their slots, and those whose keys and values
+        were lost, which have no slot now."""
         most_tokens = _MOST_MOVED_BYTES // max(self.capabilities.kv_bytes_per_token, 1)
-        while self.compacts:
+        while True:
             decoding = [one for one in self.running if one.decoding]
-            if (gap := _gap(decoding) or self._stray(decoding)) is None:
+            gap = (_gap(decoding) or self._stray(decoding)) if self.compacts else None
+            if gap is None:
                 break
             sequence, target = gap
             source, other = sequence.slot, self._sequences[target]
@@ -456,10 +459,11 @@ class KvCache:
                 self._kv.swap(source, target)
             except (IngotError, MemoryError) as error:
                 logger.warning("a sequence could not be moved: %s", error)
-                return [lost for slot in (source, target) if (lost := self._empty(slot))]
+                lost = [one for slot in (source, target) if (one := self._empty(slot))]
+                return [one for one in decoding if one.slot >= 0], lost
             self._exchange(source, target)
             self._move_s = averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
-        return []
+        return decoding, []
 
     def _stray(self, decoding: list[Sequence]) -> tuple[Sequence, int] | None:
         """A decoding sequence that others of its adapter come before, and the first slot among

@@ -31,8 +31,8 @@ class Step(NamedTuple):
     """A planned step: what the runner executes, and the sequences behind it in the same order."""
 
     rows: StepRows
-    sequences: list[Sequence]
-    sampled: list[Sequence]  # those whose tokens are all in, in the same order
+    sequences: tuple[Sequence, ...]
+    sampled: tuple[Sequence, ...]  # those whose tokens are all in, in the same order
     prefill: int  # tokens of sequences that were not decoding
     decoded: bool  # whether any sequence was
     expired: list[Sequence]  # out of time, and out of their slots
@@ -103,9 +103,10 @@ class Scheduler:
         prefill = self._choose_prefill()
         if prefill and not self._capabilities.mixed_batch:
             return self._step({}, prefill, expired, {})
-        for lost in self.kv.compact():
-            self._requeue(lost)
-        decode = self._decode_shares(sum(prefill.values()))
+        decoding, lost = self.kv.compact()
+        for one in lost:
+            self._requeue(one)
+        decode = self._decode_shares(decoding, sum(prefill.values()))
         proposed = {} if prefill else self._propose(decode)
         return self._step(decode, prefill, expired, proposed)
 
@@ -113,11 +114,10 @@ class Scheduler:
         """Whether tokens that its constraint forces may be put behind it without sampling."""
         return self._speculates and not sequence.request.params.wants_logprobs
 
-    def _decode_shares(self, prefill: int) -> dict[Sequence, int]:
+    def _decode_shares(self, decoding: list[Sequence], prefill: int) -> dict[Sequence, int]:
         """How many tokens of each decoding row go in, in a step with ``prefill`` others: also
         forced ones, where they do not cost a pass of their own.
         """
-        decoding = [one for one in self.kv.running if one.decoding]
         together = self._capabilities.mixed_batch or len(decoding) == 1
         spare = self._capabilities.batch - prefill - len(decoding) if together else 0
         shares: dict[Sequence, int] = {}
@@ -216,7 +216,7 @@ class Scheduler:
         proposed: RowTokens,
     ) -> Step:
         rows, sampled, shares = list[StepRow](), list[Sequence](), {**decode, **prefill}
-        sequences = [one for one in self.kv.running if one in shares]
+        sequences = tuple([one for one in self.kv.running if one in shares])
         top_k = self._capabilities.top_k_logits
         for one in sequences:
             share, guesses, request = shares[one], proposed.get(one, ()), one.state.request
@@ -231,7 +231,7 @@ class Scheduler:
         return Step(
             rows,
             sequences,
-            sampled,
+            tuple(sampled),
             prefill=sum(shares.values()) - decoding,
             decoded=decoding > 0,
             expired=expired,

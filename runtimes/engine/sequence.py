@@ -38,6 +38,8 @@ class RequestState:
     new_matcher: MatcherMaker | None = None  # of its constraint, compiled
     thought_tokens: ThoughtTokens | None = None  # where its thinking is told from the answer
     scores: PromptScores | None = field(init=False)
+    # Whether pieces can be handed on before it is known which samples are kept.
+    streams: bool = field(init=False)
     sequences: list[Sequence] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index
 
@@ -47,17 +49,13 @@ class RequestState:
 
     def __post_init__(self) -> None:
         self.scores = PromptScores.of(self.request)
+        self.streams = self.request.params.samples == self.request.params.n
 
     @property
     def deadline(self) -> float | None:
         """When it must end, on the clock of ``submitted``."""
         timeout = self.request.timeout_s
         return None if timeout is None else self.submitted + timeout
-
-    @property
-    def streams(self) -> bool:
-        """Whether pieces can be handed on before it is known which samples are kept."""
-        return self.request.params.samples == self.request.params.n
 
     def give_up(self, reason: FinishReason, error: str | None = None) -> None:
         """End it before it has a sample."""
@@ -72,14 +70,15 @@ class RequestState:
         ranked = [self.completions[sequence.index] for sequence in self.sequences]
         if not self.streams:
             ranked = sorted(ranked, key=_rank, reverse=True)[: self.request.params.n]
-        if not self.request.params.logprobs:
+        if not self.request.params.logprobs and ranked[0].logprobs is not None:
             ranked = [replace(one, logprobs=None) for one in ranked]
         if not self.streams:
             for number, one in enumerate(ranked):
                 if one.thought:
                     self.sink.put(Chunk(one.thought, (), number, thought=True))
                 self.sink.put(Chunk(one.text, one.token_ids, number))
-        self.sink.finish(replace(ranked[0], others=tuple(ranked[1:])))
+        first, *others = ranked
+        self.sink.finish(replace(first, others=tuple(others)) if others else first)
 
 
 def unstarted(

@@ -71,7 +71,7 @@ def sample(logits: StepLogits, states: States) -> list[Sampled]:
 
 def _sampled(logits: StepLogits, states: States) -> list[Sampled]:
     tokens = _overridden(_choose(logits, states), states)
-    sampled = [Sampled(token) for token in tokens.tolist()]
+    sampled = list(map(Sampled, tokens.tolist()))
     wanted = [i for i, state in enumerate(states) if state.scored]
     if not wanted or isinstance(logits, TopKLogits):  # never given to rows that want them
         return sampled

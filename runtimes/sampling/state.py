@@ -40,7 +40,9 @@ class SamplerState:
         self.matcher = matcher
         self.drawn = 0
         self.inverse_temperature = 1 / min(max(params.temperature, _COLDEST), _HOTTEST)
-        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        seed = params.seed
+        if seed is None:
+            seed = 0 if self.greedy else secrets.randbits(63)
         if sample_index:
             seed = _mix(_mix(seed & _WORD) + sample_index * _SAMPLE)
         self._stream = _mix(seed & _WORD)
