@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from runtimes.errors import ParameterError, RequestError
 
@@ -265,7 +265,8 @@ class Timings:
         return 1 / self.tpot_s if self.tpot_s else None
 
 
-class Chunk(NamedTuple):
+@dataclass(slots=True)
+class Chunk:
     """A piece of streamed text with the tokens that have come since the piece before.
 
     A character may take several tokens; those of the last piece may reach into what is held back

@@ -161,10 +161,12 @@ class KvCache:
         Samples of one request share their prompt also where prefixes are not kept.
         """
         wanted = _wanted(sequence)
+        start = wanted.tokens[:LEAST_SHARED]
         peers = [
             other
             for other in self.running
             if other is not sequence
+            and other.tokens(0, LEAST_SHARED) == start
             and other.request.adapter == wanted.adapter
             and (self._enabled or other.request.id == sequence.request.id)
             and not other.dropped
@@ -277,7 +279,9 @@ class KvCache:
             return 0
         least = max(least + 1, LEAST_SHARED)
         mine, theirs = wanted.tokens, held.tokens
-        if min(len(theirs), len(mine)) < least or theirs[:least] != mine[:least]:
+        if min(len(theirs), len(mine)) < least or theirs[least - 1] != mine[least - 1]:
+            return 0  # without a look at the others
+        if theirs[:least] != mine[:least]:
             return 0
         length = common_prefix(mine, theirs)
         if self.capabilities.can_trim:

@@ -21,8 +21,11 @@ class Prefix(NamedTuple):
 
     def begins(self, other: Prefix) -> bool:
         """Whether ``other`` begins with all of it."""
-        same = other.tokens[: len(self.tokens)] == self.tokens
-        return same and self.adapter == other.adapter
+        mine, theirs = self.tokens, other.tokens
+        if len(mine) > len(theirs) or self.adapter != other.adapter:
+            return False
+        # Where texts begin alike, it is the last token that differs.
+        return not mine or (theirs[len(mine) - 1] == mine[-1] and theirs[: len(mine)] == mine)
 
     def start(self) -> tuple[str | int | None, ...]:
         """What is equal for those of which one can serve another."""
