@@ -67,8 +67,7 @@ def library() -> ModuleType:
 
 
 class NativeBatch:
-    """A ``llama_batch`` of up to ``capacity`` tokens, each in one sequence, over NumPy arrays.
-    """
+    """A ``llama_batch`` of up to ``capacity`` tokens, each in one sequence, over NumPy arrays."""
 
     def __init__(self, capacity: int) -> None:
         self._token, self._pos, self._seq = np.zeros((3, capacity), np.int32)
