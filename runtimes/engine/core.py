@@ -163,7 +163,7 @@ class EngineCore:
                 answers[one] = _Answer(one, end=FinishReason.ERROR, error=why)
         counts["prompt_tokens"], counts["decode_tokens"] = step.prefill, later
         counts["completion_tokens"] = completed
-        counts["forced_tokens"] = sum([one.forced for one in answers])
+        counts["forced_tokens"] = sum(one.forced for one in answers)
         native += step.drafting_s
         self.metrics.step(counts, native=native, whole=time.perf_counter() - begin)
         # Last, so that whoever sees a completion sees its tokens in the figures too.

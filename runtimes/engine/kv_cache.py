@@ -115,6 +115,11 @@ class KvCache:
         return tuple(filter(None, self._sequences))
 
     @property
+    def decoding(self) -> list[Sequence]:
+        """Those of them that decode."""
+        return [one for one in self.running if one.decoding]
+
+    @property
     def busy(self) -> bool:
         """Whether any slot has a sequence."""
         return any(self._sequences)
@@ -263,7 +268,7 @@ class KvCache:
 
     def _known(self, live: Mapping[int, Prefix]) -> list[Prefix]:
         """All that is held: by running sequences (``live``), in free slots and in the pool."""
-        pooled = (entry.prefix for entry in self.pool.latest)
+        pooled = (entry.prefix for entry in reversed(self.pool.entries) if entry.whole)
         return [*live.values(), *self._retained.values(), *pooled]
 
     def _points(self, wanted: Prefix) -> Mapping[int, PooledPrefix]:
@@ -279,9 +284,7 @@ class KvCache:
             return 0
         least = max(least + 1, LEAST_SHARED)
         mine, theirs = wanted.tokens, held.tokens
-        if min(len(theirs), len(mine)) < least or theirs[least - 1] != mine[least - 1]:
-            return 0  # without a look at the others
-        if theirs[:least] != mine[:least]:
+        if theirs[least - 1 : least] != mine[least - 1 : least] or theirs[:least] != mine[:least]:
             return 0
         length = common_prefix(mine, theirs)
         if self.capabilities.can_trim:
@@ -438,14 +441,12 @@ class KvCache:
         """Note how long a decode step of ``rows`` rows has taken."""
         self._row_s = averaged(self._row_s, seconds / rows)
 
-    def compact(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Move sequences; return those that decode, by their slots, and those whose keys and values
-        were lost, which have no slot now."""
+    def compact(self) -> list[Sequence]:
+        """Move sequences; return those whose keys and values were lost, which have no slot now."""
         most_tokens = _MOST_MOVED_BYTES // max(self.capabilities.kv_bytes_per_token, 1)
-        while True:
-            decoding = [one for one in self.running if one.decoding]
-            gap = (_gap(decoding) or self._stray(decoding)) if self.compacts else None
-            if gap is None:
+        while self.compacts:
+            decoding = self.decoding
+            if (gap := _gap(decoding) or self._stray(decoding)) is None:
                 break
             sequence, target = gap
             source, other = sequence.slot, self._sequences[target]
@@ -463,11 +464,10 @@ class KvCache:
                 self._kv.swap(source, target)
             except (IngotError, MemoryError) as error:
                 logger.warning("a sequence could not be moved: %s", error)
-                lost = [one for slot in (source, target) if (one := self._empty(slot))]
-                return [one for one in decoding if one.slot >= 0], lost
+                return [lost for slot in (source, target) if (lost := self._empty(slot))]
             self._exchange(source, target)
             self._move_s = averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
-        return decoding, []
+        return []
 
     def _stray(self, decoding: list[Sequence]) -> tuple[Sequence, int] | None:
         """A decoding sequence that others of its adapter come before, and the first slot among

@@ -22,13 +22,11 @@ class Prefix(NamedTuple):
     def begins(self, other: Prefix) -> bool:
         """Whether ``other`` begins with all of it."""
         mine, theirs = self.tokens, other.tokens
-        if len(mine) > len(theirs) or self.adapter != other.adapter:
-            return False
-        # Where texts begin alike, it is the last token that differs.
-        return not mine or (theirs[len(mine) - 1] == mine[-1] and theirs[: len(mine)] == mine)
+        same = theirs[len(mine) - 1 : len(mine)] == mine[-1:]  # what differs where both begin alike
+        return same and self.adapter == other.adapter and theirs[: len(mine)] == mine
 
     def start(self) -> tuple[str | int | None, ...]:
-        """What is equal for those of which one can serve another."""
+        """Key that is equal where one can serve another."""
         return (self.adapter, *self.tokens[:_RUN])
 
 
@@ -80,13 +78,8 @@ class PrefixPool:
         self.entries: list[PooledPrefix] = []  # least recently used first
         self.nbytes = 0
 
-    @property
-    def latest(self) -> abc.Iterator[PooledPrefix]:
-        """Whole entries, the most recently used first."""
-        return (entry for entry in reversed(self.entries) if entry.whole)
-
     def like(self, wanted: Prefix, *, whole: bool = True) -> list[PooledPrefix]:
-        """Those that start as ``wanted`` does, the most recently used first."""
+        """Entries that start as ``wanted`` does, the most recently used first."""
         start = wanted.start()
         return [one for one in self.entries[::-1] if one.start == start and one.whole == whole]
 

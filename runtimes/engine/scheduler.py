@@ -103,10 +103,9 @@ class Scheduler:
         prefill = self._choose_prefill()
         if prefill and not self._capabilities.mixed_batch:
             return self._step({}, prefill, expired, {})
-        decoding, lost = self.kv.compact()
-        for one in lost:
-            self._requeue(one)
-        decode = self._decode_shares(decoding, sum(prefill.values()))
+        for lost in self.kv.compact():
+            self._requeue(lost)
+        decode = self._decode_shares(sum(prefill.values()))
         proposed = {} if prefill else self._propose(decode)
         return self._step(decode, prefill, expired, proposed)
 
@@ -114,10 +113,11 @@ class Scheduler:
         """Whether tokens that its constraint forces may be put behind it without sampling."""
         return self._speculates and not sequence.request.params.wants_logprobs
 
-    def _decode_shares(self, decoding: list[Sequence], prefill: int) -> dict[Sequence, int]:
+    def _decode_shares(self, prefill: int) -> dict[Sequence, int]:
         """How many tokens of each decoding row go in, in a step with ``prefill`` others: also
         forced ones, where they do not cost a pass of their own.
         """
+        decoding = self.kv.decoding
         together = self._capabilities.mixed_batch or len(decoding) == 1
         spare = self._capabilities.batch - prefill - len(decoding) if together else 0
         shares: dict[Sequence, int] = {}
@@ -221,8 +221,10 @@ class Scheduler:
         for one in sequences:
             share, guesses, request = shares[one], proposed.get(one, ()), one.state.request
             tokens = [*one.tokens(one.computed, share), *guesses]
-            last = share == one.pending
-            logits = self._logits(one, share, int(last)) + len(guesses)
+            logits = last = int(share == one.pending)
+            if (scores := one.state.scores) is not None:
+                logits = max(scores.rows(one.computed, share), last)
+            logits += len(guesses)
             top = request.params.top_k_needed if top_k else 0
             rows.append(StepRow(one.slot, one.position, tokens, logits, top, request.adapter))
             if last:
@@ -238,10 +240,6 @@ class Scheduler:
             proposed=proposed,
             drafting_s=self.proposer.drafting_s if self.proposer else 0.0,
         )
-
-    def _logits(self, sequence: Sequence, share: int, sampled: int) -> int:
-        scores = sequence.state.scores
-        return max(scores.rows(sequence.computed, share), sampled) if scores else sampled
 
     def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> Tokens:
         """Record that the step took ``seconds``, and which tokens go on each of ``step.sampled``:

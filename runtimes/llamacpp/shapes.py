@@ -81,7 +81,7 @@ def filled(run: StepRows, lengths: Sequence[int], rule: Alike | None = None) -> 
     busy = {row.slot: row for row in run}
     rest = (0,) * (tokens - 1)
     return [
-        StepRow(row.slot, row.position, (*row.tokens, *rest), row.logits)
+        row._replace(tokens=(*row.tokens, *rest))
         if (row := busy.get(slot))
         else StepRow(slot, lengths[slot], (0, *rest), logits=0)
         for slot in range(first, first + count)

@@ -64,8 +64,7 @@ class _Sink:
 
     def put(self, chunk: Chunk) -> None:
         """See runtimes.engine.sequence.Sink."""
-        said = self.number, chunk.text, chunk.token_ids, chunk.index
-        self.out((*said, True) if chunk.thought else said)
+        self.out((self.number, chunk.text, chunk.token_ids, chunk.index, chunk.thought))
 
     def finish(self, completion: Completion) -> None:
         """See runtimes.engine.sequence.Sink."""
