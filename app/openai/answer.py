@@ -267,8 +267,6 @@ def failure_of(
 
 
 def _timings(parts: Sequence[Timings]) -> Timings:
-    if len(parts) == 1:
-        return parts[0]
     names = [field.name for field in fields(Timings)]
     sums = {name: sum(getattr(part, name) for part in parts) for name in names}
     return Timings(**{**sums, "ttft_s": parts[0].ttft_s})
