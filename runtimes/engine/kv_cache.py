@@ -116,7 +116,7 @@ class KvCache:
 
     @property
     def decoding(self) -> list[Sequence]:
-        """Those of them that decode."""
+        """Sequences that decode, in ascending slot order."""
         return [one for one in self.running if one.decoding]
 
     @property
