@@ -148,7 +148,7 @@ def rows_of(draw, vocabulary: int) -> Row:
 
 
 # Both sides of the vocabulary up to which whole rows are sorted, and no multiple of any block.
-@pytest.mark.parametrize("vocabulary", [5, 300, 4097, 6001])
+@pytest.mark.parametrize("vocabulary", [5, 300, 4096, 4097, 6001])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_every_row_of_a_mixed_batch_follows_the_documented_steps(vocabulary, data):
@@ -159,7 +159,7 @@ def test_every_row_of_a_mixed_batch_follows_the_documented_steps(vocabulary, dat
         assert fits(row, token), row.params
 
 
-@pytest.mark.parametrize("vocabulary", [300, 6001])
+@pytest.mark.parametrize("vocabulary", [300, 4096, 6001])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_row_has_the_same_token_alone_and_among_others(vocabulary, data):
