@@ -117,12 +117,12 @@ def consecutive_runs(
     are thrown away; beyond that, another pass over the weights is cheaper. So it is where one of
     them is ``full``: it has no room for such a row.
     """
-    if rows and rows[-1].slot - rows[0].slot == len(rows) - 1:
+    if rows[-1].slot - rows[0].slot == len(rows) - 1:
         return [list(rows)]
-    runs: list[list[StepRow]] = []
-    for row in rows:
-        missing = range(runs[-1][-1].slot + 1, row.slot) if runs else range(0)
-        if runs and len(missing) <= most_missing and not any(slot in full for slot in missing):
+    runs = [list(rows[:1])]
+    for row in rows[1:]:
+        missing = range(runs[-1][-1].slot + 1, row.slot)
+        if len(missing) <= most_missing and not any(slot in full for slot in missing):
             runs[-1].append(row)
         else:
             runs.append([row])

@@ -284,7 +284,7 @@ class KvCache:
             return 0
         least = max(least + 1, LEAST_SHARED)
         mine, theirs = wanted.tokens, held.tokens
-        if theirs[least - 1 : least] != mine[least - 1 : least] or theirs[:least] != mine[:least]:
+        if theirs[least - 1 : least] != mine[least - 1 : least]:  # before the others are compared
             return 0
         length = common_prefix(mine, theirs)
         if self.capabilities.can_trim:
