@@ -195,8 +195,9 @@ if sys.platform == "linux":
 
         def kill_session(self) -> None:
             """End the child and what it has started."""
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
+            if self._pid > 0:  # else this process's own group would be meant
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._pid, signal.SIGKILL)
 
         def close(self) -> None:
             """End the server, and its child with it."""
@@ -244,12 +245,12 @@ if sys.platform == "linux":
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == server:
+                os.chdir(cwd)  # the folder may be a relative path
                 log = os.open(Path(folder, "log"), os.O_WRONLY | os.O_APPEND)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
                 os.environ.clear()
                 os.environ.update(environment)
-                os.chdir(cwd)
                 work(Path(folder))
         finally:
             os._exit(1)

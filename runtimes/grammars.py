@@ -157,7 +157,8 @@ class _Compilers:
             child = self._idle.pop() if self._idle else None
         child = child or _started()
         try:
-            good, said = child.ask([constraint.kind, constraint.source], LIMIT_S)
+            asked = [constraint.kind, constraint.source, LIMIT_CPU_S]
+            good, said = child.ask(asked, LIMIT_S)
         except BaseException as error:  # Ctrl-C too: its answer would be taken for the next one's
             child.close()
             if not isinstance(error, LineChildError):
@@ -342,13 +343,13 @@ def _rules(grammar: str) -> dict[str, set[str]]:
 def _serve() -> None:
     questions, answer = exchange()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads what native code says
-    for kind, source in questions:
-        limit_cpu(LIMIT_CPU_S)
+    for kind, source, seconds in questions:
+        limit_cpu(seconds)
         answer(_answer(kind, source))
 
 
 def main() -> None:
-    """Compile what stdin says, a JSON list of kind and source a line, until it ends."""
+    """Compile what stdin says, a JSON list of kind, source and seconds a line, until it ends."""
     limit_child(_CHILD_MEMORY)
     threading.stack_size(_CHILD_STACK)
     worker = threading.Thread(target=_serve)

@@ -8,8 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,10 +16,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from runtimes.machine.selftest import ensure
 from runtimes.models.registry import backends
-from tests import parallel, quick
+from tests import forks, parallel, quick
 from tests.support import furnish
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +45,8 @@ gc.set_threshold(100_000, 10, 10)
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("search"), derandomize=True, database=None)
 settings.load_profile("same")
+# Else constants of all modules that are loaded, which takes seconds, and which depend on them.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -55,8 +56,23 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Every other worker begins with the last folder: two that meet in the middle compile each half
+    of the files, and read the other half."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and (parallel.worker() or 0) % 2:
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, Any, Any]:
+    if parallel.worker() is not None:
+        items.sort(key=lambda item: item.path)  # the same in all workers
+    result = yield
     parallel.slowest_first(items)
+    return result
 
 
 def pytest_collection_finish() -> None:
@@ -111,6 +127,12 @@ def _quick_quantize() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _forked_workers() -> Iterator[None]:
+    with forks.children():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _tested_runtimes() -> None:
     """Before a home is made that takes over what is known of them."""
     for one in backends():
@@ -155,7 +177,7 @@ def pebble_short(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="session")
 def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pebble in its four files, built by the command that users type.
+    """Pebble in its four files, built by the command that users type, in this process.
 
     While working on tests, INGOT_TEST_BUILT may name a folder that holds them already.
     """
@@ -163,10 +185,10 @@ def pebble_built(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     if ready:
         return Path(ready)
 
+    from tests.quantize.conftest import run_quantize
+
     def make(out: Path) -> None:
-        command = [sys.executable, "-m", "quantize", pebble, "--out", out, "--no-measure"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr[-4000:]
+        run_quantize(pebble, "--out", out, "--no-measure", drawn=True)
 
     return parallel.once(tmp_path_factory, "pebble-built", make)
 

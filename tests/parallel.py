@@ -17,40 +17,32 @@ from filelock import FileLock
 # same length, and come first.
 _TOGETHER = ("quantize/build/", "quantize/", "assets/")
 _GROUPS = ("quantize/build/", "quantize/", "quantize/")
-# Then the files that take longest (10 seconds and more), in this order; the others fill the time
-# beside the last of them, so that all workers end at about the same time.
+# Then the files that take longest; the others fill the time beside the last of them, so that all
+# workers end at about the same time.
 _LONG = (
     "real/test_smollm2",
     "app/serve/test_hostile_clients",
-    "app/tui/test_quantize_run",
-    "app/bench/test_bench",
-    "app/cli/test_foreign_folder",
     "app/tui/test_batch_screen",
     "ingot/test_wheel",
-    "ingot/test_library",
-    "app/cli/test_plan_command",
-    "runtimes/worker/test_deaths",
-    "app/compare/test_run",
+    "app/bench/test_bench",
     "app/tui/test_find",
-    "app/tui/test_chat_scroll",
-    "runtimes/planner/test_plan",
-    "runtimes/engine/test_reproducible",
-    "runtimes/templates/test_templates",
-    "app/tui/test_every_action",
-    "app/serve/batches/test_client",
-    "app/compare/test_prompts_command",
-    "app/serve/test_prefixes",
-    "app/bench/test_row_sweep",
+    "app/tui/test_quantize_run",
+    "ingot/test_library",
 )
+
+
+def worker() -> int | None:
+    """Number of this worker; None in a run of one process."""
+    name = os.environ.get("PYTEST_XDIST_WORKER", "")
+    return int(name.removeprefix("gw")) if name else None
 
 
 def keep_to_own_cores() -> None:
     """Give this worker its share of the cores; everything it starts inherits that."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    if not worker or not hasattr(os, "sched_setaffinity"):
+    number = worker()
+    if number is None or not hasattr(os, "sched_setaffinity"):
         return
     cores, count = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    number = int(worker.removeprefix("gw"))
     # More workers than cores: two of them share one, where either waits for half of its time.
     os.sched_setaffinity(0, cores[number % len(cores) :: count])
 

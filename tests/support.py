@@ -36,7 +36,7 @@ async def wait_until(true: Callable[[], Any], seconds: float = 90.0) -> None:
     limit = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < limit, "it did not happen in time"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.005)
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class BenchOptions:
     )
     kv_type: list[str] | None = option(
         None,
-        "Types of llama.cpp's keys and values; f16 without.",
+        "Types of llama.cpp's keys and values, also of speed without --sweep; f16 without.",
         "--kv-types",
         metavar="TYPE",
         check=kv_pair,
@@ -125,6 +125,12 @@ class BenchOptions:
         from runtimes.machine.cpu import available_cores
 
         return self.threads or available_cores()
+
+    def kv_types_of(self, runtime: str) -> tuple[KvType, ...]:
+        """Types of the cache to measure with this runtime."""
+        from runtimes.models.registry import backend
+
+        return self.kv_types if "kv_type" in backend(runtime).knows else ("f16",)
 
     def settings(
         self, tokens: int | None = None, *, rows: int | None = None, unified: bool = False

@@ -73,7 +73,7 @@ def plan_sweep(files: Sequence[Path], options: BenchOptions) -> tuple[SweepPlan,
             own = [one for one in taking.values() if one.runtime in (None, model.runtime)]
             if PROBE[0] < model.context_length:
                 cells.append(SweepCell(name, "f16", *PROBE, 1, OURS))
-            for kind in options.kv_types if "kv_type" in backend_of(model).knows else ("f16",):
+            for kind in options.kv_types_of(model.runtime):
                 for rows in options.sizes or ROWS:
                     cell = SweepCell(name, kind, prompt, answer, rows, OURS)
                     if problem := _no_room(model, cell, options):

@@ -1,6 +1,6 @@
 """Prefill, a turn and batched decode of model files, behind short and long texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from runtimes.models.memory import largest_context
 from runtimes.models.modelfile import ModelFile
 from runtimes.models.registry import read_model
 from runtimes.planner.measure import TURN_TOKENS, SpeedFigures, Workload, measure_depths
-from runtimes.settings import RunnerSettings
+from runtimes.settings import KvType, RunnerSettings
 
 _DEPTHS, _ROWS = (0, 1024, 4096), (1, 8)  # unasked
 
@@ -23,19 +23,22 @@ class FileSpeed:
     """One file's figures by depth."""
 
     model: ModelFile
+    kv_type: KvType
     figures: dict[int, SpeedFigures]
 
 
-def measure_file(path: Path, options: BenchOptions) -> FileSpeed:
-    """Each depth with each number of rows.
+def measure_file(path: Path, options: BenchOptions) -> Iterator[FileSpeed]:
+    """Each depth with each number of rows, of each type of the cache that the runtime has.
 
     Raises as ``measure_depths``; RequestError for a depth that the model's context has no room for.
     """
     model = read_model(path)
-    settings = RunnerSettings(threads=options.threads, flash_attention=options.flash_attention)
-    work = workload(options, _DEPTHS)
-    work = replace(work, depths=_with_room(model, work, settings, asked=bool(options.depths)))
-    return FileSpeed(model, measure_depths(path, work, repeats=options.repeats, settings=settings))
+    usual = RunnerSettings(threads=options.threads, flash_attention=options.flash_attention)
+    for kind in options.kv_types_of(model.runtime):
+        settings, work = replace(usual, kv_type=kind), workload(options, _DEPTHS)
+        work = replace(work, depths=_with_room(model, work, settings, asked=bool(options.depths)))
+        figures = measure_depths(path, work, repeats=options.repeats, settings=settings)
+        yield FileSpeed(model, kind, figures)
 
 
 def workload(options: BenchOptions, depths: tuple[int, ...]) -> Workload:
@@ -82,6 +85,7 @@ def speed_report(files: Sequence[FileSpeed]) -> tuple[list[Figures], list[str]]:
                     "file": model.path.name,
                     "runtime": model.runtime,
                     "bytes": model.nbytes,
+                    "kv_type": file.kv_type,
                     "depth": depth,
                     "prefill_tps": figures.prefill_tps,
                     "turn_tps": figures.turn_tps,
@@ -89,7 +93,8 @@ def speed_report(files: Sequence[FileSpeed]) -> tuple[list[Figures], list[str]]:
                     "decode_ratio": scaling,
                 }
             )
-            names = [model.path.name, model.runtime, f"{model.nbytes / 1e6:,.1f}"]
+            cache = "" if file.kv_type == "f16" else f", {file.kv_type}"
+            names = [model.path.name + cache, model.runtime, f"{model.nbytes / 1e6:,.1f}"]
             numbers = [f"{depth:,}", f"{figures.prefill_tps:,.0f}", f"{figures.turn_tps:,.0f}"]
             numbers += [f"{decode[n]:,.1f}" for n in rows]
             numbers += [f"{scaling[n]:.2f}x" for n in more]

@@ -21,7 +21,7 @@ from runtimes.errors import IngotError, RequestError
 from runtimes.machine import processes
 from runtimes.paths import cache_dir
 
-_RECIPES = ("q4_0", "q8_0", "onnx-int4", "onnx-int8")
+_RECIPES = ("q4_0", "q8_0", "onnx-int4", "onnx-int4-w8a8")
 
 
 @dataclass(frozen=True, slots=True)

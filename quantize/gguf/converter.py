@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from quantize.children import report_step, run_child
-from quantize.disk import sha256_of
 from quantize.errors import ToolError
 from quantize.progress import SILENT, Reporter
 from quantize.quality.tokens import Reference, TokenComparison, compare_vocabulary
 from quantize.source.files import read_tensors
 from runtimes.errors import IngotError, RuntimeMissingError
-from runtimes.llamacpp.source import sdist_path
+from runtimes.llamacpp.source import sdist_path, sdist_sha256
 from runtimes.models.modelfile import read_json
 from runtimes.models.registry import read_model
 from runtimes.paths import cache_dir
@@ -45,7 +44,7 @@ def converter_folder() -> Path:
             " install it with: make native"
         ) from error
     archive = sdist_path(version)
-    target = cache_dir() / "converter" / f"{version}-{sha256_of(archive)[:16]}-{len(_PARTS)}"
+    target = cache_dir() / "converter" / f"{version}-{sdist_sha256(archive)[:16]}-{len(_PARTS)}"
     if not (target / _SCRIPT).is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         _unpack(archive, target)

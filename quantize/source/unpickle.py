@@ -42,7 +42,7 @@ def converted(folder: Path, progress: Reporter) -> Path:
         ):
             made.mkdir()
             call = partial(_convert, files, made)
-            run_child(call, "converting pickled weights", made.parent, progress)
+            run_child(call, "converting pickled weights", made.parent, progress, torch=True)
     # Of any name, also that of the weights, which are kept.
     model = base / "model" / name
     # The other files are links: they may be edited, the weights above may not.

@@ -8,30 +8,33 @@ is a multiple of 4, Q8_0 and F16 in every one of 2 or more. So it is measured wh
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from runtimes.llamacpp.memory import MOST_PROBED
 from runtimes.runner import Logits, StepRow, StepRows
 
-# A single row has a kernel of its own for attention, and so have 64 tokens or more of one slot.
+# llama.cpp's own kernels have others for a single row, and for 64 tokens or more of one slot.
 _COUNTS = (2, 3, 4, 5, 7, 8, 11, 12, 16, 20, 24, MOST_PROBED)
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Passes of at least ``least`` rows, a multiple of ``quantum``, compute a row alike."""
+    """Passes of ``least`` to ``most`` rows, a multiple of ``quantum``, compute a row alike."""
 
     least: int
     quantum: int
+    most: int = MOST_PROBED
 
     def holds(self, rows: int) -> bool:
-        """Whether a pass of so many rows is one of them."""
+        """Whether so many rows, if they are not too many, are one of them."""
         return rows >= self.least and rows % self.quantum == 0
 
     def shape(self, needed: int, slots: int) -> tuple[int, int]:
         """How many slots, ``needed`` of ``slots`` or more, and how many tokens of each make the
-        smallest such pass. Where slots are too few, tokens that do not count follow the real ones.
+        smallest such pass, which may be too large. Where slots are too few, tokens that do not
+        count follow the real ones.
         """
         _, tokens, chosen = min(
             (number * tokens, tokens, number)
@@ -43,7 +46,7 @@ class Alike:
 
 
 # The cheapest first. All must have a shape for any number of slots that ``sequences`` gives.
-_RULES = (Alike(2, 1), Alike(4, 4), Alike(8, 4), Alike(8, 8))
+_RULES = (Alike(2, 1), Alike(2, 1, 12), Alike(4, 4), Alike(8, 4), Alike(8, 8))
 
 
 def find_alike(logits: Callable[[int], Logits]) -> Alike | None:
@@ -52,16 +55,18 @@ def find_alike(logits: Callable[[int], Logits]) -> Alike | None:
     ``logits(n)`` is those after each of a text's first ``n`` tokens, from one pass.
     """
     found = {count: logits(count) for count in _COUNTS}
-    most = found[MOST_PROBED]
-    alike = {count for count, rows in found.items() if np.array_equal(rows, most[:count])}
-    rules = (rule for rule in _RULES if {n for n in _COUNTS if rule.holds(n)} <= alike)
-    return next(rules, None)
+
+    def holds(rule: Alike) -> bool:
+        most = found[rule.most]
+        tried = [n for n in _COUNTS if rule.holds(n) and n <= rule.most]
+        return all(np.array_equal(found[n], most[:n]) for n in tried)
+
+    return next(filter(holds, _RULES), None)
 
 
 def parted(run: list[StepRow], slots: int, rule: Alike) -> list[list[StepRow]]:
     """A run of decoding rows cut so that no pass is larger than what the rule was found on."""
-    count, tokens = rule.shape(run[-1].slot - run[0].slot + 1, slots)
-    if count * tokens <= MOST_PROBED:
+    if prod(rule.shape(run[-1].slot - run[0].slot + 1, slots)) <= rule.most:
         return [run]
     half = len(run) // 2
     return [*parted(run[:half], slots, rule), *parted(run[half:], slots, rule)]

@@ -7,6 +7,10 @@ On a processor, llama.cpp's flash attention takes passes of fewer than 64 tokens
 time, and so decodes half as fast behind 2,000 tokens as without it (its #27086; of what upstream
 has, #19012 is for longer passes, #19209 splits the positions among threads, and #27478, open,
 gives 10 to 15%). ``attention.h`` beside this file replaces it for passes of any length.
+
+Its products of many rows with weights in Q8_0, Q4_0 and Q4_K do half of what AVX512-VNNI can; other
+K-quants are tiled (ggml-cpu/tiled), which few rows gain nothing from. ``products.h`` replaces these
+on such a processor, and those of few rows in Q5_K and Q6_K.
 """
 
 import hashlib
@@ -19,6 +23,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from runtimes.errors import IngotError
@@ -52,7 +57,7 @@ def sdist_path(version: str = TESTED_VERSION) -> Path:
         if not _is_tested(found, version):
             raise BuildError(
                 f"llama-cpp-python {version} was downloaded, but is not the file that was tested "
-                f"(sha256 {_sha256(found)}, expected {_SHA256[version]})"
+                f"(sha256 {sdist_sha256(found)}, expected {_SHA256[version]})"
             )
         os.replace(found, target)  # atomic: a reader sees the whole file or none
     return target
@@ -86,10 +91,17 @@ def _download(version: str, folder: Path) -> Path:
 
 def _is_tested(path: Path, version: str) -> bool:
     """True when the file has the pinned checksum; versions without one are taken as they come."""
-    return _SHA256.get(version) in (None, _sha256(path))
+    return _SHA256.get(version) in (None, sdist_sha256(path))
 
 
-def _sha256(path: Path) -> str:
+def sdist_sha256(path: Path) -> str:
+    """Checksum of the 76 MB at ``path``, computed once a process unless the file changes."""
+    status = path.stat()
+    return _sha256(path, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _sha256(path: Path, _size: int, _changed_ns: int) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -174,8 +186,9 @@ def compilers(gpu: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 _GGML = "vendor/llama.cpp/ggml/src"
-ATTENTION = Path(__file__).with_name("attention.h")
 OPS, PLAN = f"{_GGML}/ggml-cpu/ops.cpp", f"{_GGML}/ggml-cpu/ggml-cpu.c"
+SGEMM, REPACK = f"{_GGML}/ggml-cpu/llamafile/sgemm.cpp", f"{_GGML}/ggml-cpu/repack.cpp"
+TILED = f"{_GGML}/ggml-cpu/tiled/tiled.cpp"
 VULKAN = f"{_GGML}/ggml-vulkan/ggml-vulkan.cpp"
 
 _KERNEL = """static void ggml_compute_forward_flash_attn_ext_f16(
@@ -194,6 +207,39 @@ _SIZE_OF = "size_t ingot_attention_work_size(const struct ggml_tensor * dst, int
 _SIZE = "cur += MAX(prefill, decode);"
 _LARGER = "cur += MAX(MAX(prefill, decode), ingot_attention_work_size(node, n_tasks));"
 
+_MATRIX = "bool llamafile_sgemm(const struct ggml_compute_params * params, int64_t m, int64_t n,"
+_ONE_ROW = "    // only enable sgemm for prompt processing\n"
+_PLAIN = """#ifdef INGOT_PRODUCTS
+    if (Ctype == GGML_TYPE_F32 &&
+        ingot::plain_products(params, m, n, k, A, lda, B, ldb, C, ldc, Atype, Btype)) {
+        return true;
+    }
+#endif
+"""
+_REPACK_H = '#include "repack.h"\n'
+_SPACE = "        assert(params->wsize >= nbw2 * ne12);\n"
+_REPACKED = """#ifdef INGOT_PRODUCTS
+        if constexpr (INTER_SIZE == 8 && NB_COLS == 8 && std::is_same_v<BLOC_TYPE, block_q4_0>) {
+            if (ingot::repacked_products<ingot::Fours, block_q4_0x8>(params, op)) {
+                return;
+            }
+        }
+        if constexpr (INTER_SIZE == 8 && NB_COLS == 8 && std::is_same_v<BLOC_TYPE, block_q4_K>) {
+            if (ingot::repacked_products<ingot::FoursOfK, block_q4_Kx8>(params, op)) {
+                return;
+            }
+        }
+#endif
+"""
+_UNUSED = "#define UNUSED GGML_UNUSED\n"
+_TOO_FEW = "    if (!ggml_tiled_min_batch(dst->src[1]->ne[1])) {\n"
+_BY_COLUMNS = """#if defined(INGOT_PRODUCTS) && defined(GGML_USE_LLAMAFILE)
+    if (ingot::by_columns(dst->src[0]->type, dst->src[1]->ne[1])) {
+        return false;
+    }
+#endif
+"""
+
 _SETTINGS = "    std::vector<vk::LayerSettingEXT> settings = {"
 _CREATE = (
     "    vk::InstanceCreateInfo instance_create_info"
@@ -211,10 +257,45 @@ class Change:
     now: str
 
 
-_FOR_ATTENTION = (
-    Change(OPS, _KERNEL, _OURS),
-    Change(PLAN, _PLANNER, _SIZE_OF + _PLANNER),
-    Change(PLAN, _SIZE, _LARGER),
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A file of ours beside this one, and what includes and calls it; all or nothing.
+
+    ``layouts``: it reads what llama.cpp keeps in layouts of its own, which another version than the
+    tested one may change without a trace.
+    """
+
+    name: str
+    changes: tuple[Change, ...]
+    layouts: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(__file__).with_name(f"{self.name}.h")
+
+
+KERNELS = (
+    Kernel(
+        "attention",
+        (
+            Change(OPS, _KERNEL, _OURS),
+            Change(PLAN, _PLANNER, _SIZE_OF + _PLANNER),
+            Change(PLAN, _SIZE, _LARGER),
+        ),
+    ),
+    Kernel(
+        "products",
+        (
+            Change(SGEMM, _MATRIX, f'#include "../ingot-products.h"\n\n{_MATRIX}'),
+            Change(SGEMM, _ONE_ROW, _PLAIN + _ONE_ROW),
+            Change(REPACK, _REPACK_H, f'{_REPACK_H}#include "ingot-products.h"\n'),
+            Change(REPACK, _SPACE, _SPACE + _REPACKED),
+            Change(TILED, _UNUSED, f'#include "../ingot-products.h"\n\n{_UNUSED}'),
+            Change(TILED, _TOO_FEW, _BY_COLUMNS + _TOO_FEW),
+        ),
+        layouts=True,
+    ),
 )
 # Vulkan's headers know VK_EXT_layer_settings from 1.3.272 on, and Debian 12 has 1.3.239. ggml uses
 # it for its own debugging only, so that it can be left out where it is not known.
@@ -226,7 +307,8 @@ _FOR_VULKAN = (
 
 def fingerprint() -> str:
     """A short hash of all changes: what a compiled library has to be compiled again for."""
-    said = [ATTENTION.read_bytes(), repr(_FOR_ATTENTION + _FOR_VULKAN).encode()]
+    said = [kernel.path.read_bytes() for kernel in KERNELS]
+    said.append(repr((KERNELS, _FOR_VULKAN)).encode())
     return hashlib.sha256(b"\0".join(said)).hexdigest()[:16]
 
 
@@ -239,11 +321,13 @@ def prepared(source: Path, gpu: str, folder: Path) -> Path:
     with tarfile.open(source) as archive:
         archive.extractall(folder, filter="data")
     (unpacked,) = (one for one in folder.iterdir() if one.is_dir())
-    if _apply(unpacked, _FOR_ATTENTION):
-        target = unpacked / Path(OPS).with_name("ingot-attention.h")
-        target.write_bytes(ATTENTION.read_bytes())
-    else:
-        log.warning("%s: its attention is another one, and stays as it is", source.name)
+    tested = source.name.endswith(f"-{TESTED_VERSION}.tar.gz")
+    for kernel in KERNELS:
+        if (tested or not kernel.layouts) and _apply(unpacked, kernel.changes):
+            target = unpacked / Path(OPS).with_name(f"ingot-{kernel.name}.h")
+            target.write_bytes(kernel.path.read_bytes())
+        else:
+            log.warning("%s: kernel %s does not fit it, and is left out", source.name, kernel.name)
     if gpu == "vulkan":
         _apply(unpacked, _FOR_VULKAN)
     return unpacked

@@ -91,16 +91,19 @@ class _Bench:
         lockstep behind as many, or behind a short prompt. The median prompt and step."""
         self._empty()
         prefills, steps = list[float](), list[float]()
-        while prompt and sum(prefills) < _PREFILL_S:
+        left = _PREFILL_S
+        while prompt and left > 0:
             self._put(1, depth)
             prefills.append(prefill(self._runner, 0, prompt, depth))
-        behind = max(depth, SHORT_PROMPT)
+            left -= prefills[-1]
+        behind, left = max(depth, SHORT_PROMPT), _DECODE_S
         self._empty()
-        while len(steps) < _LEAST_STEPS or sum(steps) < _DECODE_S:
+        while len(steps) < _LEAST_STEPS or left > 0:
             done = len(steps) % DECODE_STEPS
             if not done:
                 self._put(rows, behind, again=bool(steps))
             steps.append(self._decode(rows, behind + done))
+            left -= steps[-1]
         return statistics.median(prefills or [0.0]), statistics.median(steps)
 
     def _depth_to_fill(self, depth: int) -> int:

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 # Tokens that come closer together than this share a message: at a thousand steps a second, waking
 # two processes for each token would cost more than the token.
-_REST_S = 0.008
+_REST_S = 0.004
 _PULSE_S = 0.2
 
 # A text of more characters is made tokens of beside the others, which it would hold up.

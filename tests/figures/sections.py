@@ -153,7 +153,8 @@ def by_depth(outputs: list[Output]) -> Made:
         gain = ratio(outputs, number, "decode_ratio", counts[-1])
         size, behind = f"{one['bytes'] / 1e6:,.1f}", f"{one['depth']:,}"
         both = [speeds(outputs, number, name) for name in ("prefill_tps", "turn_tps")]
-        rows.append([short(one["file"]), size, behind, *both, *decode, gain])
+        cache = "" if one["kv_type"] == "f16" else f", {one['kv_type']} cache"
+        rows.append([short(one["file"]) + cache, size, behind, *both, *decode, gain])
     return Table(head, rows), []
 
 
@@ -464,8 +465,9 @@ SECTIONS = {
         ),
         Section(
             "depths",
-            "ingot bench {big} --depth 0,2048 --batch-sizes 1,8 --prompt-tokens 256 --repeats 1",
-            by_depth, "the 0.5 B shape, a prefill of 256 tokens", 2, 1.5,
+            "ingot bench {big} --depth 0,2048 --batch-sizes 1,8 --prompt-tokens 256 --repeats 1"
+            " --kv-types f16,bf16",
+            by_depth, "the 0.5 B shape, a prefill of 256 tokens", 2, 2.3,
         ),
         Section(
             "native-depths",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.figures.__main__ import DATA, DOCS, ROOT, blocks, load
+import pytest
+
+from tests.figures.__main__ import DATA, DOCS, ROOT, blocks, load, main
 from tests.figures.sections import SECTIONS
 from tests.figures.tables import Peer, Table, Value, fill, markers, slower, unequal
 
@@ -25,20 +25,18 @@ old sweep
 """
 
 
-def figures(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.figures", "--quick", "--docs", folder]
-    command += ["--data", folder / "runs.jsonl", *words]
-    return subprocess.run(
-        list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+def figures(folder: Path, *words: object) -> int:
+    command = ["figures", "--quick", "--docs", folder, "--data", folder / "runs.jsonl", *words]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", [str(word) for word in command])
+        return main()
 
 
-def test_a_run_is_kept_and_its_json_alone_is_shown(tmp_path, pebble_built) -> None:
+def test_a_run_is_kept_and_its_json_alone_is_shown(tmp_path, pebble_built, capsys) -> None:
     readme, kept = tmp_path / "README.md", tmp_path / "runs.jsonl"
     readme.write_text(DOC, encoding="utf-8")
     words = ("--only", "depths", "--pebble", pebble_built)
-    done = figures(tmp_path, *words)
-    assert done.returncode == 0, done.stderr
+    assert figures(tmp_path, *words) == 0
     first, runs = readme.read_text(encoding="utf-8"), kept.read_bytes()
     assert "old figures" not in first
     assert "by hand" in first
@@ -48,26 +46,23 @@ def test_a_run_is_kept_and_its_json_alone_is_shown(tmp_path, pebble_built) -> No
     assert [run.round for run in found] == [1, 2]
     assert f"| {found[0].output[0]['bytes'] / 1e6:,.1f} | 0 | " in first
     # Again: nothing runs, and the text is the same.
-    done = figures(tmp_path, *words)
-    assert done.returncode == 0
-    assert "0 runs" in done.stderr
+    assert figures(tmp_path, *words) == 0
+    assert "0 runs" in capsys.readouterr().err
     assert (readme.read_text(encoding="utf-8"), kept.read_bytes()) == (first, runs)
     # Another figure in the JSON is another figure in the text; nothing else decides it.
     lines = [json.loads(line) for line in runs.decode().splitlines()]
     for line in lines:
         line["output"][0]["prefill_tps"] = 123456.0
     kept.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    done = figures(tmp_path, *words, "--render")
-    assert done.returncode == 0
+    assert figures(tmp_path, *words, "--render") == 0
     assert "123,456" in readme.read_text(encoding="utf-8")
     # What fails is told, and its old text stays.
     before = readme.read_text(encoding="utf-8")
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "manifest.json").write_text("{}", encoding="utf-8")
-    done = figures(tmp_path, "--only", "peers", "--pebble", broken)
-    assert done.returncode == 1
-    assert "peers: FAILED, the old text stays: exit code " in done.stderr
+    assert figures(tmp_path, "--only", "peers", "--pebble", broken) == 1
+    assert "peers: FAILED, the old text stays: exit code " in capsys.readouterr().err
     assert readme.read_text(encoding="utf-8") == before
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests import parallel
+from tests import parallel, quick
 from tests.quantize.shapes import SHAPES, make_random_model
-from tests.support import until
 
 _PATIENCE = 2400  # seconds; a busy machine may take ten times as long as an idle one
 LIMIT = 256  # tokens that a measured build is compared on
@@ -42,16 +41,24 @@ class Built:
     stderr: str
 
 
-def run_quantize(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run_quantize(
+    *arguments: object, check: bool = True, drawn: bool = False
+) -> subprocess.CompletedProcess[str]:
     """`quantize` in the tests' own process, whose server of children has imported torch already.
-    For what a process alone shows there are ``kill_during`` and ``pebble_built``."""
+    Its report has pictures if it is to be ``drawn``. For what a process alone shows there are
+    ``kill_during`` and the wheel's test."""
     from quantize.cli import main
 
     root, out, err = logging.getLogger(), io.StringIO(), io.StringIO()
     handlers, at_sigterm = root.handlers[:], signal.getsignal(signal.SIGTERM)
     root.handlers.clear()  # the command would close them
     try:
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(out),
+            redirect_stderr(err),
+            nullcontext() if drawn else quick.no_pictures(),
+        ):
             patch.setattr(sys, "argv", ["quantize", *map(str, arguments)])
             code = main()
     finally:
@@ -62,11 +69,9 @@ def run_quantize(*arguments: object, check: bool = True) -> subprocess.Completed
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), said)
 
 
-def kill_during(
-    stage: str, how: signal.Signals, *arguments: object, there: tuple[Path, str] | None = None
-) -> tuple[int, str]:
+def kill_during(stage: str, how: signal.Signals, *arguments: object) -> tuple[int, str]:
     """Start a build, send it a signal as it begins ``stage``, whose work is done by a process that
-    it has yet to start, or once a path is ``there``; its exit code and stderr."""
+    it has yet to start; its exit code and stderr."""
     process = subprocess.Popen(
         [sys.executable, "-m", "quantize", *map(str, arguments)],
         stdout=subprocess.DEVNULL,
@@ -78,7 +83,6 @@ def kill_during(
     for line in process.stderr:
         seen += line
         if line.startswith(stage):
-            until(lambda: not there or process.poll() is not None or any(there[0].glob(there[1])))
             process.send_signal(how)
             break
     seen += process.stderr.read()
@@ -94,10 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[None]:
-    """Builds measure speeds in passing."""
-    from tests.quantize.quick import quick_speeds
-
-    with quick_speeds():
+    """Builds draw nothing."""
+    with quick.no_pictures():
         yield
 
 
@@ -165,7 +167,6 @@ def _measure(model: Path, folder: Path) -> None:
     from quantize.quality.float_child import answer
     from quantize.quality.text import GradedQuestion
     from quantize.source import open_source
-    from tests.quantize.quick import quick_speeds
 
     source = Path(shutil.copytree(model, folder / "llama"))
     texts = ("one", "two words", "Größe", "3 + 4 =", "de bu ka", "x", "y z", "?")
@@ -179,8 +180,7 @@ def _measure(model: Path, folder: Path) -> None:
     (source / "graded.jsonl").write_text(graded + "\n", encoding="utf-8")
     recipes = "q8_0,onnx-int8"
     asked_of = ("--recipe", recipes, "--limit", LIMIT, "--out", folder / "out", "--json")
-    with quick_speeds():
-        done = run_quantize(source, *asked_of)
+    done = run_quantize(source, *asked_of, drawn=True)
     said = {"stdout": done.stdout, "stderr": done.stderr}
     (folder / "said.json").write_text(json.dumps(said))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from quantize.children import run_child
 from runtimes.engine.engine import Engine
 from runtimes.engine.loading import load_runner
 from runtimes.models.registry import read_model
@@ -40,7 +43,11 @@ def scored(path: Path, *texts: Sequence[int], **settings: Any) -> Table:
 
 
 def of_transformers(folder: Path, tokens: Sequence[int], **settings: Any) -> Table:
-    """After each of ``tokens``, by transformers in single precision."""
+    """After each of ``tokens``, by transformers in single precision; in a child where torch is not
+    imported yet."""
+    if "torch" not in sys.modules:
+        call = partial(of_transformers, folder, tokens, **settings)
+        return run_child(call, "computing", folder.parent, torch=True)
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quantize.children import run_child
 from quantize.source.synthetic import CHAT_TEMPLATE, SPECIAL, byte_level, training_lines
 
 if TYPE_CHECKING:
@@ -34,11 +37,15 @@ def make_random_model(out: Path, shape: Shape, *, seed: int = 0, **overrides: An
     """Write a model of ``shape`` to the folder ``out`` and return it.
 
     ``overrides`` replace settings of the configuration. The same arguments give the same files.
+    Importing torch takes seconds: where it is not there yet, a child makes the model.
     """
+    out.mkdir(parents=True, exist_ok=True)
+    if "torch" not in sys.modules:
+        call = partial(make_random_model, out, shape, seed=seed, **overrides)
+        return run_child(call, "making a model", out.parent, torch=True)
     import torch
     import transformers
 
-    out.mkdir(parents=True, exist_ok=True)
     tokenizer_size = _write_tokenizer(out, shape)
     settings = {**shape.settings, "vocab_size": max(shape.vocab, tokenizer_size), **overrides}
     settings.update(bos_token_id=0, eos_token_id=2, pad_token_id=0)

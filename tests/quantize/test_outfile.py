@@ -115,15 +115,6 @@ def test_a_pipe_is_written_to(reader: tuple[Path, list[bytes]], tmp_path: Path) 
     assert (found, _names(tmp_path)) == ([b"through"], ["pipe"])
 
 
-def test_a_link_to_a_pipe(reader: tuple[Path, list[bytes]], tmp_path: Path) -> None:
-    pipe, _ = reader
-    link = tmp_path / "link"
-    link.symlink_to(pipe)
-    _write(link, "through")
-    assert link.is_symlink()
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-
-
 @pytest.mark.parametrize("name", ["/dev/null", "/dev/full"])
 def test_a_device_is_written_to(name: str, tmp_path: Path) -> None:
     device = Path(name)

@@ -115,7 +115,7 @@ def test_speed_is_that_of_all_rows_however_slowly_their_prompts_go_in(
 
         def execute(self, plan: StepRows) -> Logits:
             if len(plan[0].tokens) > 1:
-                time.sleep(0.3)  # a user's rows would wait for two such prompts, not for a third
+                time.sleep(0.2)  # a user's rows would wait for two such prompts, not for a third
             else:
                 decoded.append(len(plan))
             return super().execute(plan)

@@ -124,6 +124,7 @@ def bench(
         threads=options.threads,
         depths=_numbers(asked.depth, "--depth", 0, _MOST_DEPTH, "0,2048,8192"),
         sizes=_numbers(asked.batch_sizes, "--batch-sizes", 1, MOST_SLOTS, "1,8,16"),
+        kv_types=tuple(parts(*asked.kv_type or ())) or ("f16",),
         draft=None if asked.draft is None else str(draft_path(asked.draft)),
     )
     if asked.sweep:
@@ -157,8 +158,7 @@ def _sweep(
 
     for path in asked.output or ():
         check_output(path, SUFFIXES)
-    kinds = tuple(parts(*asked.kv_type or ())) or ("f16",)
-    work = replace(asked, lengths=_lengths(asked.length), kv_types=kinds)
+    work = replace(asked, lengths=_lengths(asked.length))
     plan, left_out = plan_sweep(_files(model, random, options), work)
     for line in left_out:
         note(line)
@@ -215,12 +215,12 @@ def _compare(name: str, files: list[Path], options: BenchOptions) -> Iterator[_F
 
 def _speed(files: list[Path], options: BenchOptions) -> Iterator[_Found]:
     """Prefill and decode of every file, as one table."""
-    from app.bench.speed import measure_file, speed_report
+    from app.bench.speed import FileSpeed, measure_file, speed_report
 
-    measured = []
+    measured: list[FileSpeed] = []
     for path in files:
         note(f"measuring {path.name}")
-        measured.append(measure_file(path, options))
+        measured.extend(measure_file(path, options))
     yield speed_report(measured)
 
 
@@ -237,6 +237,8 @@ def _names(asked: BenchOptions) -> tuple[str, ...]:
     if unknown := [name for name in others if name not in BENCHMARKS]:
         known = ", ".join((_SPEED, *BENCHMARKS))
         raise BadParameter(f"{unknown[0]!r} is none of: {known}", param_hint="--what")
+    if asked.kv_type and others:
+        raise BadParameter(f"{others[0]} is not measured by type", param_hint="--kv-types")
     flat = [name for name in others if BENCHMARKS[name].at_depths is None]
     if asked.depth is not None and flat:
         raise BadParameter(f"{flat[0]} is not measured by depth", param_hint="--depth")

@@ -146,9 +146,9 @@ class Form(Vertical):
         """Show what the form asks for now."""
 
     @latest
-    async def look_later(self, seconds: float = _SETTLE_S) -> None:
-        """Look when that time has gone by without another call."""
-        await asyncio.sleep(seconds)
+    async def look_later(self, seconds: float | None = None) -> None:
+        """Look when that time has gone by without another call, 0.3 s by default."""
+        await asyncio.sleep(_SETTLE_S if seconds is None else seconds)
         await self.look()
 
     def text_of(self, name: str) -> str:

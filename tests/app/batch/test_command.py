@@ -16,11 +16,7 @@ from tests.support import questions, write_rows
 SHORT = ["--max-tokens", "8"]
 
 
-@pytest.mark.parametrize("kind", ["gguf_file", "onnx_folder"])
-def test_rows_in_order_with_their_figures(
-    batch: Batch, command: Any, kind: str, request: pytest.FixtureRequest
-) -> None:
-    batch.model = request.getfixturevalue(kind)
+def test_rows_in_order_with_their_figures(batch: Batch, command: Any) -> None:
     write_rows(batch.source, questions(20))
     done = batch(*SHORT, "--json")
     assert "\x1b" not in done.stderr

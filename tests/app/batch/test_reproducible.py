@@ -19,7 +19,8 @@ FLAGS = ["--field", "turns", "--reproducible", "--max-tokens", "8", "-q", "--con
 def test_the_same_answers_to_the_last_bit(
     batch: Batch, ingot: Any, command: Any, pebble_built: Path, tmp_path: Path, name: str
 ) -> None:
-    """Two turns a row; slots, order and temperature differ, and one job is killed and resumed."""
+    """Two turns a row; slots, order and temperature differ, and one job is ended and resumed: of
+    one runtime by a kill."""
     begin = "The following is a list of numbers and what people say of them. " * 12
     rows = [
         {"id": i, "turns": [f"{begin if i % 3 else ''}Number {i}?", f"Why {i}?"]}
@@ -29,11 +30,15 @@ def test_the_same_answers_to_the_last_bit(
     batch.model = pebble_built / name
     flags = [*FLAGS, "--logprobs", "-t", "0.7", "--seed", "1"]
     killed = tmp_path / "killed.jsonl"
-    held = stopping.after_rows(tmp_path / "held", 4)
-    process = ingot.start(*batch.words(*flags, "--slots", "6", out=killed), env=held)
-    stopping.wait_stopped(process)
-    process.kill()
-    process.communicate()
+    six = [*flags, "--slots", "6"]
+    if name == "onnx-int4":
+        batch(*six, "--limit", "4", out=killed)
+    else:
+        held = stopping.after_rows(tmp_path / "held", 4)
+        process = ingot.start(*batch.words(*six, out=killed), env=held)
+        stopping.wait_stopped(process)
+        process.kill()
+        process.communicate()
     batch(*flags, "--slots", "3", out=killed)
     batch(*flags, "--slots", "1")
     assert [record["id"] for record in batch.records] == list(range(ROWS))

@@ -81,12 +81,12 @@ def figures_of(name: str, path: Path, **changes: Any) -> dict[str, Any]:
     return found
 
 
-def test_every_comparison_gives_json(ingot: Any, pebble_built: Path) -> None:
+def test_every_comparison_gives_json(command: Any, pebble_built: Path) -> None:
     names = ["churn", "prefix", "strategies", "sampling", "worker", "constrained", "batch"]
     names += ["reproducible"]
     arguments = ["--rows", "3", "--prompt-tokens", "6", "--decode-tokens", "6", "--threads", "1"]
     arguments += ["--requests", "4", "--repeats", "1", "--json", "--what", ",".join(names)]
-    done = ingot("bench", pebble_built, "--recipe", "q8_0", *arguments)
+    done = command("bench", pebble_built, "--recipe", "q8_0", *arguments)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [entry["what"] for entry in report] == names
@@ -128,10 +128,10 @@ def test_an_engine_that_forgets_has_no_speed_at_a_depth(gguf_file: Path) -> None
         prefill_tps(engine, 6, 1, list(range(100)))
 
 
-def test_the_table_of_speeds(command: Any, ingot: Any, pebble_built: Path) -> None:
+def test_the_table_of_speeds(command: Any, pebble_built: Path) -> None:
     """Depths that the context has no room for are left out, unless they were asked for."""
     arguments = ("--recipe", "q8_0", "--repeats", "1", "--threads", "1", "--prompt-tokens", "8")
-    done = ingot("bench", pebble_built, *arguments, "--decode-tokens", "4")
+    done = command("bench", pebble_built, *arguments, "--decode-tokens", "4")
     assert done.returncode == 0, done.stderr
     head, first, *more = done.stdout.splitlines()[1:]
     assert head.split()[:6] == ["file", "runtime", "MB", "depth", "prefill", "turn"]
@@ -145,6 +145,15 @@ def test_the_table_of_speeds(command: Any, ingot: Any, pebble_built: Path) -> No
         assert (done.returncode, "numbers from" in done.stderr) == (2, True)
     done = command("bench", pebble_built, "--what", "native,churn", "--depth", "5")
     assert (done.returncode, "churn is not measured by depth" in done.stderr) == (2, True)
+    done = command("bench", pebble_built, "--what", "native", "--kv-types", "bf16")
+    assert (done.returncode, "native is not measured by type" in done.stderr) == (2, True)
+
+
+def test_speed_by_type_of_the_cache(command: Any, pebble_built: Path) -> None:
+    arguments = ["--depth", "0", "--batch-sizes", "1", "--prompt-tokens", "16", "--repeats", "1"]
+    arguments += ["--decode-tokens", "4", "--recipe", "q8_0", "--kv-types", "f16,bf16", "--json"]
+    done = command("bench", pebble_built, *arguments)
+    assert [one["kv_type"] for one in json.loads(done.stdout)] == ["f16", "bf16"]
 
 
 def test_many_rows_behind_one_prompt_by_its_length(files: Any) -> None:
@@ -156,9 +165,8 @@ def test_many_rows_behind_one_prompt_by_its_length(files: Any) -> None:
         assert job["cached_tokens"] == [3 * job["depth"]]  # of all but the first
 
 
-@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
-def test_rows_of_several_adapters(files: Any, recipe: str) -> None:
-    report = figures_of("adapters", files(recipe))
+def test_rows_of_several_adapters(files: Any) -> None:
+    report = figures_of("adapters", files("onnx-int4"))
     assert report["base_tps"][0] > 0
     assert set(report["tps"]) == set(report["ratio"]) == {"1", "2"}  # of 3 rows
     assert all(samples[0] > 0 for samples in report["ratio"].values())
@@ -166,12 +174,10 @@ def test_rows_of_several_adapters(files: Any, recipe: str) -> None:
     assert report["job"]["ratio"][0] > 0
 
 
-@pytest.mark.parametrize("recipe", ["q8_0", "onnx-int4"])
-def test_several_tokens_a_step(files: Any, recipe: str) -> None:
-    gguf = recipe == "q8_0"
-    draft = str(files("q4_k_m")) if gguf else None
-    report = figures_of("speculation", files(recipe), rows=2, decode_tokens=3, draft=draft)
-    layouts = ("split", "unified") if gguf else ("split",)
+def test_several_tokens_a_step(files: Any) -> None:
+    draft = str(files("q4_k_m"))
+    report = figures_of("speculation", files("q8_0"), rows=2, decode_tokens=3, draft=draft)
+    layouts = ("split", "unified")
     together = {f"{kind}, 2 rows, {one}" for kind in ("prose", "chat", "code") for one in layouts}
     alone = {f"{kind}, 1 rows" for kind in ("JSON", "copy", "prose", "chat", "code")}
     assert report.keys() == {"decode_tokens", *alone, *together}

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from app.chat.conversation import Conversation
 from app.chat.host import EngineHost
 from app.models.prefixes import SavedPrefixes
@@ -17,15 +15,10 @@ FIRST = "Tell me a story about a fox and a crow, and then another one about a ri
 ROOM = 10**9
 
 
-@pytest.fixture(params=["q8_0", "onnx-int8"])
-def recipe(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @contextmanager
-def host(model: Path, recipe: str, prefixes: SavedPrefixes) -> Iterator[EngineHost]:
+def host(model: Path, prefixes: SavedPrefixes) -> Iterator[EngineHost]:
     found = EngineHost(prefixes=prefixes)
-    found.load(str(model), ModelOptions(recipe=recipe, context=512, threads=1))
+    found.load(str(model), ModelOptions(recipe="q8_0", context=512, threads=1))
     yield found
     found.close()
 
@@ -35,22 +28,22 @@ def cached(message: object) -> int:
 
 
 def test_a_chat_that_is_opened_again_is_not_read_anew(
-    pebble_built: Path, recipe: str, home: None, conversation: Conversation, tmp_path: Path
+    pebble_built: Path, home: None, conversation: Conversation, tmp_path: Path
 ):
     prefixes = SavedPrefixes(tmp_path / "prefixes", ROOM, worth_s=0)
-    with host(pebble_built, recipe, prefixes) as first:
+    with host(pebble_built, prefixes) as first:
         before = answer(first, conversation, FIRST, max_tokens=16)
     [file] = prefixes.folder.iterdir()
     if os.name == "posix":
         assert file.stat().st_mode & 0o077 == 0
         assert prefixes.folder.stat().st_mode & 0o077 == 0
-    with host(pebble_built, recipe, SavedPrefixes(prefixes.folder, ROOM)) as second:
+    with host(pebble_built, SavedPrefixes(prefixes.folder, ROOM)) as second:
         after = answer(second, conversation, "And then?", max_tokens=16)
     # All but the last token or two of the answer, which were sampled and never read.
     have = before.figures.prompt_tokens + before.figures.completion_tokens
     assert have - 2 <= cached(after) <= have
     none = SavedPrefixes(prefixes.folder, 0)  # as when `chat.saved_mb` is set to 0 later
-    with host(pebble_built, recipe, none) as anew:
+    with host(pebble_built, none) as anew:
         other = Conversation.open(conversation.store, conversation.chat.id)
         assert cached(answer(anew, other, "And then?", max_tokens=16)) == 0
     none.prune()  # as the app does when it starts

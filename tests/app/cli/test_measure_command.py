@@ -17,12 +17,14 @@ from tests.support import read_rows
 
 
 def test_a_good_file_and_one_that_is_not(
-    command: Any, home: Path, float_gguf: Path, gguf_file: Path, tmp_path: Path
+    command: Any, home: Path, float_gguf: Path, gguf_file: Path, pebble: Path, tmp_path: Path
 ) -> None:
     good = Path(shutil.copy(gguf_file, tmp_path / "good.gguf"))
     bad = plant("rope base", good, tmp_path)
-    page = tmp_path / "page.html"
-    asked = ("measure", good, "--against", float_gguf, "--limit", "300", "--no-speed")
+    page, text = tmp_path / "page.html", tmp_path / "text.txt"
+    text.write_text("".join((pebble / "evaluation.txt").read_text().splitlines(True)[:120]))
+    asked = ("measure", good, "--against", float_gguf, "--text", text, "--limit", "100")
+    asked += ("--no-speed",)
     done = command(*asked, "--output", page, "--max-kl", "0.5")
     assert done.returncode == 0, done.stderr
     assert "good.gguf: no fault found (the same tokens on" in done.stdout

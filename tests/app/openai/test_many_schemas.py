@@ -45,7 +45,7 @@ def asked(schema: dict[str, Any], number: int) -> dict[str, Any]:
 def test_what_finishes_follows(pebble_built):
     settings, running = RunnerSettings(slots=8, context=1024), []
     with Engine.load(pebble_built / "pebble-q8_0.gguf", settings) as engine:
-        for number in range(14):
+        for number in range(9):
             schema = schema_of(Random(number))
             params = {"temperature": 1, "max_tokens": 300, "seed": number}
             messages = [{"role": "user", "content": QUESTION}]
@@ -64,4 +64,4 @@ def test_what_finishes_follows(pebble_built):
                 text += call["function"]["arguments"]
             jsonschema.Draft202012Validator(schema).validate(json.loads(text))
             finished += 1
-    assert finished > 5
+    assert finished > 3

@@ -22,7 +22,7 @@ from app.adapters import name_and_path
 from app.models.planning import choose
 from app.models.prefixes import NONE_SAVED, SavedPrefixes
 from app.options import ModelOptions, PlanOptions
-from app.serve import connection, guard
+from app.serve import bodies, connection, guard
 from app.serve.batches.folder import claimed
 from app.serve.batches.work import BatchService
 from app.serve.generate import Generator
@@ -36,9 +36,10 @@ from tests.support import until
 
 @pytest.fixture(autouse=True)
 def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server in the tests' own process answers thousands of bad requests without a pause, and no
-    test waits for the time that another's small pieces took."""
+    """A server in the tests' own process answers thousands of bad requests and large bodies without
+    a pause, and no test waits for the time that another's small pieces took."""
     monkeypatch.setattr(guard, "_REFUSALS", 10**6)
+    monkeypatch.setattr(bodies, "_REST", 0)
     monkeypatch.setattr(connection, "_turns", connection._Turns())
 
 

@@ -15,7 +15,7 @@ from app.chat.remote import connect
 from runtimes.request import Request, SamplingParams
 from tests.adapters import write_adapter
 from tests.app.serve.batches.conftest import begin, ended, line, lines_of
-from tests.app.serve.conftest import Running, running, started
+from tests.app.serve.conftest import Running, running
 
 STORY = "Tell me a story about a fox."
 SYSTEM = "You answer questions about the cities of the world. " * 12
@@ -206,19 +206,14 @@ def test_saved_prefixes_are_an_adapters_own(gguf_file, folder, tmp_path):
     assert other != poet
 
 
-def test_the_command(ingot, command, gguf_file, folder, tmp_path):
-    a0 = folder / "a0.gguf"
-    more = ["--adapter", a0, "--adapter", f"other:x={folder / 'a3.gguf'}", "--slots", "2"]
+def test_what_the_command_refuses(command, gguf_file, folder, tmp_path):
     models = [f"pebble={gguf_file}", f"other={gguf_file}"]
-    process, door = started(ingot, tmp_path, *models, *more)
-    found = [one["id"] for one in door.get("/v1/models")[1]["data"]]
-    assert found == ["pebble", "pebble:a0", "other", "other:x"]
-    for path in ("load", "unload"):
-        body = {"lora_name": "a1", "lora_path": "a1.gguf"}
-        assert door.refused(body, f"/v1/{path}_lora_adapter") == (403, "adapters_fixed")
-    process.kill()
     for arguments, code, said in (
-        (("--adapter", f"x:y={a0}"), 2, "there is no model 'x'; there is: pebble, other"),
+        (
+            ("--adapter", f"x:y={folder / 'a0.gguf'}"),
+            2,
+            "there is no model 'x'; there is: pebble, other",
+        ),
         (("--adapter", gguf_file), 3, "no LoRA adapter"),
         (("--adapter-dir", tmp_path / "none"), 2, "--adapter-dir: there is no folder"),
     ):

@@ -26,6 +26,7 @@ from app.serve.options import (
     MOST_BODY_BYTES,
     MOST_DEPTH,
     MOST_HEAD_BYTES,
+    MOST_IDS,
     MOST_NAMES,
     MOST_VALUES,
 )
@@ -34,6 +35,7 @@ from runtimes.checks import UNFOLLOWED
 from runtimes.engine.sequence import unstarted
 from runtimes.request import FinishReason, Request
 from tests.app.serve.conftest import CHAT, HELLO, STORY, TEXTS, Running, running, started
+from tests.app.workers import step, worker_of
 from tests.support import until
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -122,11 +124,11 @@ def test_requests_for_a_model_that_loads_keep_no_others_waiting(gguf_file, tmp_p
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(gguf_file.read_bytes()[:100_000])
     models = {"a": gguf_file, "b": gguf_file, "c": broken}
-    with running(models, slots=2, queue=100) as server:
+    with running(models, slots=2, queue=40) as server:
         assert server.ask()[0] == 200
         with server.pool._loading:  # no load gets on
-            to_b = {**HELLO, "model": "b"}
-            waiting = [server.begin(to_b) for _ in range(80)]
+            to_b = {**HELLO, "model": "b", "max_tokens": 1}
+            waiting = [server.begin(to_b) for _ in range(48)]  # more than there are threads
             waiting += [server.begin({"model": "b", "input": "x"}, "/v1/embeddings")]
             counting = server.begin({"model": "b", "prompt": "x"}, "/v1/tokenize")
             failing = [server.begin({**HELLO, "model": "c"}) for _ in range(8)]
@@ -134,18 +136,18 @@ def test_requests_for_a_model_that_loads_keep_no_others_waiting(gguf_file, tmp_p
                 server.begin({"lora_name": f"x{number}"}, "/v1/unload_lora_adapter")
                 for number in range(40)
             ]
-            until(lambda: server.generator.running("b") == 81)
+            until(lambda: server.generator.running("b") == 49)
             until(lambda: server.generator.running("c") == 8)
             assert server.ask()[0] == 200
             assert server.ask({"input": "x"}, "/v1/embeddings")[0] == 200
             assert server.ask({"prompt": "x"}, "/v1/tokenize")[0] == 200
             assert server.get("/metrics")[0] == 200
-            gone, waiting = waiting[:20], waiting[20:]
+            gone, waiting = waiting[:10], waiting[10:]
             for one in gone:
                 one.close()
-            until(lambda: server.generator.running("b") == 61)
-            waiting += [server.begin(to_b) for _ in range(MOST_SLOTS + 100 - 61)]
-            until(lambda: server.generator.running("b") == MOST_SLOTS + 100)
+            until(lambda: server.generator.running("b") == 39)
+            waiting += [server.begin(to_b) for _ in range(MOST_SLOTS + 40 - 39)]
+            until(lambda: server.generator.running("b") == MOST_SLOTS + 40)
             assert server.refused(to_b) == (429, "queue_full")
         assert {one.getresponse().status for one in (*waiting, counting)} == {200}
         assert {one.getresponse().status for one in adapters} == {403}
@@ -158,8 +160,7 @@ def test_requests_for_a_model_that_loads_keep_no_others_waiting(gguf_file, tmp_p
 # Bodies
 
 BAD: dict[str, tuple[bytes, int, str]] = {
-    "lists": (b'{"metadata": [' + b"[]," * 5_000_000 + b"1]}", 413, "more than"),
-    "objects": (b"[" + b"{}," * (MOST_VALUES + 1) + b"1]", 413, "more than"),
+    "lists": (b'{"metadata": [' + b"[]," * (MOST_IDS + 1) + b"1]}", 413, "more than"),
     "numbers": (b'{"messages": [' + b"1," * (MOST_VALUES + 1) + b"1]}", 413, "more than"),
     "names": (b"{%b}" % b",".join(b'"%d":0' % n for n in range(MOST_NAMES + 1)), 413, "more than"),
     "texts": (b'["\\"[' + b'","\\\\","' * (MOST_VALUES // 2) + b'"]', 413, "more than"),
@@ -281,22 +282,22 @@ def test_the_memory_of_bodies_is_bounded_and_given_back(ingot, gguf_file, tmp_pa
     process, door = started(ingot, tmp_path, f"pebble={gguf_file}", "--slots", 1)
     memory, body = psutil.Process(process.pid).memory_info, b" " * 8_000_000
     before, most = memory().rss, 0
-    for _ in range(2):
-        with ExitStack() as stack:
-            for _ in range(10):
-                unfinished = HEAD + b"Content-Length: %d\r\n\r\n" % (len(body) + 1) + body
-                stack.enter_context(door.connect(unfinished))
-            until(lambda: memory().rss > before + 5 * len(body))
-        until(lambda: memory().rss < before + 3 * len(body))
-    within = b'{"metadata": [' + b"[]," * (MOST_VALUES // 2 - 10) + b"1]}"
-    waiting = [door.begin(one) for one in (BAD["lists"][0], within) for _ in range(6)]
+    with ExitStack() as stack:
+        for _ in range(10):
+            unfinished = HEAD + b"Content-Length: %d\r\n\r\n" % (len(body) + 1) + body
+            stack.enter_context(door.connect(unfinished))
+        until(lambda: memory().rss > before + 5 * len(body))
+    until(lambda: memory().rss < before + 3 * len(body))
+    # Of each of the long ones the parser would make 300 MB.
+    long, within = (b'{"metadata": [' + b"[]," * n + b"1]}" for n in (5_000_000, 100_000))
+    waiting = [door.begin(one) for one in (long, long, within)]
     while waiting:
         most = max(most, memory().rss)
         with suppress(TimeoutError):
             waiting[0].sock.settimeout(0.05)
             assert waiting[0].getresponse().status in (400, 413, 503)
             waiting.pop(0)
-    assert most - before < 700 * 2**20
+    assert most - before < 250 * 2**20
     assert door.ask()[0] == 200
 
 
@@ -395,7 +396,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("length", [b"Transfer-Encoding: chunked", b"Content-Length: 16000000"])
 def test_an_answer_before_the_whole_body_ends_the_connection(locked, monkeypatch, length):
-    monkeypatch.setattr(connection, "LINGER_S", 0.2)
+    monkeypatch.setattr(connection, "LINGER_S", 0.02)
     for name, (head, status) in REFUSED.items():
         sock = locked.connect(head + length + b"\r\n\r\n" + b"1\r\na\r\n" * 10)
         found = b""
@@ -408,7 +409,7 @@ def test_an_answer_before_the_whole_body_ends_the_connection(locked, monkeypatch
 
 def test_a_client_reads_why_it_is_refused(server, locked):
     """Also one that sends all of its body first, or says that it will be too large."""
-    for size in (10, 200_000, 8_000_000, MOST_BODY_BYTES - 10):
+    for size in (10, 200_000, MOST_BODY_BYTES - 10):
         assert locked.refused(b"a" * size) == (401, "invalid_api_key")
     assert ended(server.connect(HEAD + b"Content-Length: 104857600\r\n\r\n")).split()[1] == b"413"
     asking = locked.begin(None, "/v1/models", "GET")
@@ -582,7 +583,7 @@ def test_what_waits_is_ended_with_the_server_and_what_runs_is_finished(
     ingot, endless_gguf, tmp_path
 ):
     process, door = started(ingot, tmp_path, f"pebble={endless_gguf}", "--slots", 1)
-    response = door.begin({**STORY, "stream": True, "max_tokens": 600}).getresponse()
+    response = door.begin({**STORY, "stream": True, "max_tokens": 900}).getresponse()
     for _ in range(3):
         response.readline()
     waiting = [door.begin(STORY) for _ in range(3)]
@@ -590,14 +591,25 @@ def test_what_waits_is_ended_with_the_server_and_what_runs_is_finished(
     waiting.append(door.begin({**STORY, "n": 8, "temperature": 1}))
     slow = door.connect(HEAD + b"Content-Length: 1000\r\n\r\n{")
     silent = door.connect(HEAD)
-    until(lambda: door.get("/v1/stats")[1]["models"]["pebble"]["queued"] >= 5)
+    worker = worker_of(process)
+    assert worker is not None
+    worker.suspend()
+
+    def queued() -> int:
+        step(process)  # a few tokens of the answer that runs
+        return int(door.get("/v1/stats")[1]["models"]["pebble"]["queued"])
+
+    until(queued, lambda count: count >= 5)
     process.send_signal(signal.SIGTERM)
+    worker.resume()
     for one in waiting:
         answer = one.getresponse()
         assert answer.status == 503
         assert json.loads(answer.read())["error"]["code"] == "shutting_down"
     assert ended(slow).startswith(b"HTTP/1.1 503")
     assert ended(silent) == b""
+    slow.close()  # nothing more comes of it
+    silent.close()
     text = response.read().decode()
     assert '"finish_reason": "length"' in text
     assert text.rstrip().endswith("data: [DONE]")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from openai import InternalServerError
 
+from tests.adapters import write_adapter
 from tests.app.serve.conftest import QUESTION, STORY, Running, running, started
 from tests.support import until
 
@@ -119,18 +120,23 @@ def test_a_second_ctrl_c_ends_at_once(ingot, endless_gguf, tmp_path):
 
 
 def test_a_model_is_loaded_as_the_settings_say_and_the_log_has_no_text(
-    ingot, command, gguf_file, tmp_path, monkeypatch
+    ingot, command, gguf_file, pebble, tmp_path, monkeypatch
 ):
     settings = tmp_path / "config.toml"
     named = '[models."own.name"]\naliases = ["gpt-4o"]\n'
     settings.write_text(f"{named}slots = 3\ncontext = 256\nthreads = 1\n")
     monkeypatch.setenv("INGOT_CONFIG", str(settings))
     model = f"own.name={gguf_file}"
-    process, door = started(ingot, tmp_path / "data", model, "--context", 1024, "--log-json")
+    adapter = f"own.name:a={write_adapter(pebble, tmp_path / 'a.gguf', 0)}"
+    options = ("--context", 1024, "--log-json", "--adapter", adapter)
+    process, door = started(ingot, tmp_path / "data", model, *options)
     told = door.get("/v1/models")[1]["data"]
-    assert [one["id"] for one in told] == ["own.name", "gpt-4o"]
+    assert [one["id"] for one in told] == ["own.name", "own.name:a", "gpt-4o", "gpt-4o:a"]
+    for path in ("load", "unload"):
+        body = {"lora_name": "b", "lora_path": "b.gguf"}
+        assert door.refused(body, f"/v1/{path}_lora_adapter") == (403, "adapters_fixed")
     # The command line comes first.
-    assert [(one["slots"], one["context"]) for one in told] == [(3, 1024)] * 2
+    assert [(one["slots"], one["context"]) for one in told] == [(3, 1024)] * 4
     # As an agent asks that writes the time into its system prompt.
     rules = " ".join(f"Rule {n}: be kind to {n} cats." for n in range(24))
     for minute in (41, 42):

@@ -27,7 +27,7 @@ def ask(server: Running, question: str) -> tuple[str, int]:
     answer = server.client().chat.completions.create(
         model="pebble",
         messages=[{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}],
-        max_tokens=12,
+        max_tokens=4,
     )
     return answer.choices[0].message.content, answer.usage.prompt_tokens_details.cached_tokens
 

@@ -44,13 +44,12 @@ def test_a_call_is_made_refused_or_cut(command: Any, gguf_file: Path, servers: N
     assert (call["state"], call["result"]) == ("refused", "the user did not allow it")
     assert report["text"]
     assert "--allow-tools zone allows it" in done.stderr
-    for most in ("6", "30"):
-        done = command(*asked, "--max-tokens", most, "--json")
-        report = json.loads(done.stdout)
-        assert done.returncode == 3
-        assert [one["state"] for one in report["tool_calls"]] == ["cut"]
-        assert report["text"] == ""
-        assert "ended within a call" in done.stderr
+    done = command(*asked, "--max-tokens", "6", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == 3
+    assert [one["state"] for one in report["tool_calls"]] == ["cut"]
+    assert report["text"] == ""
+    assert "ended within a call" in done.stderr
 
 
 def test_what_cannot_be_called_is_said_before_a_model_is_loaded(

@@ -19,6 +19,7 @@ import pytest
 from app.config.settings import ToolSettings
 from app.openai.tool_forms import form_of
 from app.openai.tool_parser import ToolParser
+from app.tools import transport
 from app.tools.calls import CallReader, CallState, ToolCall, call_messages, limit_of
 from app.tools.servers import ToolServers
 from runtimes.errors import RequestError
@@ -112,7 +113,10 @@ def test_wrong_servers_are_told_in_words(serve: Any) -> None:
     assert called(servers, "die_say", '{"text": "again"}').result == "again"
 
 
-def test_a_hung_server_a_killed_one_and_a_cancelled_call(serve: Any) -> None:
+def test_a_hung_server_a_killed_one_and_a_cancelled_call(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_GRACE_S", 0.1)
     servers = serve(seconds=1, hang=server("hang"), mute=server("mute"), pid=server("pid"))
     problems = servers.open(["hang", "mute", "pid"])
     assert problems == {"mute": "mute does not answer within 1 s"}

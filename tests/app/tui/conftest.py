@@ -56,6 +56,32 @@ def patience(monkeypatch: pytest.MonkeyPatch, animations: str) -> None:
     monkeypatch.setattr(Notification, "has_expired", False)
 
 
+# Seconds until the app looks again, or acts after a key: a tenth to half of what users have.
+_SOON = {
+    "screens.chat_frame._PAUSE_S": 0.05,
+    "screens.chat_frame._KEEP_S": 0.05,
+    "screens.compare._LOOKS": 0.05,
+    "screens.compare_prompts._LOOKS": 0.05,
+    "screens.quantize._TICK_S": 0.05,
+    "screens.batch._TICK_S": 0.1,
+    "screens.batch_panels._SETTLE_S": 0.03,
+    "screens.find._LOOKS": 0.03,
+    "screens.find._TYPED_S": 0.1,
+    "screens.files._PAUSE_S": 0.05,
+    "widgets.form._SETTLE_S": 0.05,
+    "widgets.quantize_form._AGAIN_S": 0.2,
+    "widgets.repo_view._MOVED_S": 0.05,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _soon() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in _SOON.items():
+            patch.setattr(f"app.tui.{name}", seconds)
+        yield
+
+
 @pytest.fixture
 def services(home: Path) -> Iterator[Any]:
     """Services without a model."""
@@ -153,9 +179,9 @@ class KeptHost(EngineHost):
         return self.choice if self.choice else super().load(model, *options)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def host(gguf_file: Path) -> Iterator[EngineHost]:
-    """Pebble, loaded once for all tests of a file."""
+    """Pebble, loaded once for all tests that share it."""
     kept = KeptHost()
     kept.load(str(gguf_file))
     yield kept

@@ -3,7 +3,8 @@
 Textual's looks at the processor: an app that has used less than a millisecond in the last 20 ms is
 taken to be idle (Textual 8.2.8, ``wait_for_idle``). Where others hold the processor that is so
 soon, with everything still to be done; and where the app's own threads work, each key takes two
-seconds.
+seconds. It also sends every widget a message and waits for all of them, three times a key, which
+is a third of what a test takes; here a widget is done when its loop waits for the next message.
 """
 
 import asyncio
@@ -14,27 +15,39 @@ import pytest
 import textual.app
 import textual.pilot
 from textual.app import App
-from textual.pilot import Pilot
+from textual.pilot import Pilot, WaitForScreenTimeout
 
-# An app in which something always happens is never at rest; in each round every widget gets through
-# what it had to do at the beginning of it.
+# An app in which something always happens is never at rest.
 _ROUNDS, _AT_MOST_S = 30, 10.0
 
 # Without waiting for what the keys begin: that may be over when the app is at rest.
 press_only = Pilot.press
 
 
+def _nodes(app: Any) -> list[Any]:
+    """Return the app and every widget of its screens."""
+    found = [node for one in app.screen_stack for node in one.walk_children(with_self=True)]
+    return [app, *found]
+
+
+def _at_work(node: Any) -> bool:
+    """Whether the loop of a widget does not wait for the next message."""
+    queue = node._message_queue
+    waits = queue.ready_event._waiters and not queue.values
+    return not (waits or node._closing or node._closed)
+
+
 def _has_more(app: Any) -> bool:
     """Whether messages, callbacks or a layout wait in what is shown."""
     screen = app.screen
-    nodes = (app, *(node for one in app.screen_stack for node in one.walk_children(with_self=True)))
     return (
-        screen._layout_required
+        app._resize_timer is not None
+        or screen._layout_required
         or screen._scroll_required
         or bool(screen._callbacks)
         or any(
             node.message_queue_size or node._next_callbacks or not (node is app or node.is_mounted)
-            for node in nodes
+            for node in _nodes(app)
         )
     )
 
@@ -51,19 +64,39 @@ def _goes_on(app: Any) -> bool:
     return bool(app.is_running and app.screen_stack and app.screen.is_attached)
 
 
-async def at_rest(pilot: Pilot[Any]) -> None:
-    """Let the app go on until nothing waits in it."""
-    limit = time.monotonic() + _AT_MOST_S
+async def _all_done(pilot: Pilot[Any], timeout: float = 30.0) -> bool:
+    """Wait until no task can go on and every widget waits for a message; False after an error, and
+    where the app is ending."""
     loop: Any = asyncio.get_running_loop()
-    for _ in range(_ROUNDS):
-        if not (_goes_on(pilot.app) and await pilot._wait_for_screen()):
-            return
+    limit = time.monotonic() + timeout
+    while True:
         await asyncio.sleep(0)
         while loop._ready and time.monotonic() < limit:  # some task has not come to its next wait
             await asyncio.sleep(0)
+        app: Any = pilot.app
+        if not app.is_running or app._exit or app._exception is not None:
+            return False
+        if _goes_on(app) and not any(map(_at_work, _nodes(app))):
+            return True
+        if time.monotonic() > limit:
+            raise WaitForScreenTimeout("a widget has not done what it was told")
+        await asyncio.sleep(0.001)
+
+
+async def at_rest(pilot: Pilot[Any]) -> None:
+    """Let the app go on until nothing waits in it."""
+    limit = time.monotonic() + _AT_MOST_S
+    for number in range(_ROUNDS):
+        if not (_goes_on(pilot.app) and await pilot._wait_for_screen()):
+            return
         if not _goes_on(pilot.app) or not _has_more(pilot.app) or time.monotonic() > limit:
             return
-        await asyncio.sleep(0.005)
+        # What timers would do: a new size is told, and the next frame lays out what has changed.
+        if pilot.app._resize_timer is not None:
+            pilot.app._check_resize()
+        pilot.app.screen._on_timer_update()
+        if number:
+            await asyncio.sleep(0.005)
 
 
 def patch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +129,6 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(textual.app, "wait_for_idle", no_look)
     monkeypatch.setattr(textual.pilot, "wait_for_idle", no_look)
     monkeypatch.setattr(App, "_shutdown", patient_shutdown)
+    monkeypatch.setattr(Pilot, "_wait_for_screen", _all_done)
     monkeypatch.setattr(Pilot, "pause", patient_pause)
     monkeypatch.setattr(Pilot, "press", patient_press)

@@ -83,13 +83,18 @@ class Terminal:
         self.process.wait()
 
 
+def answering(one: Terminal) -> None:
+    """Ask for a story, and wait for its beginning."""
+    one.press("Tell me a story.\r")
+    one.wait("lele")
+
+
 def generating(home: Path, model: Path, **env: str) -> Terminal:
     """A program in the middle of an answer that takes minutes (see ``tests.app.endless``)."""
     one = Terminal("chat", model, env={"INGOT_HOME": str(home), **ENVIRONMENT, **env})
     try:
         one.wait("q8_0")  # in the header as soon as the model is loaded
-        one.press("Tell me a story.\r")
-        one.wait("lele")
+        answering(one)
     except BaseException:
         one.close()
         raise

@@ -50,7 +50,7 @@ async def test_a_call_is_asked_for_made_and_folded(
         assert [call.state for call in answer.calls] == [CallState.REFUSED]
         assert lines(screen)[0].endswith('s  zone(name="UTC")')
         assert lines(screen)[0].startswith("▸ ✓ ")
-        assert "✗ not made" in lines(screen)[-1]
+        await wait_until(lambda: "✗ not made" in lines(screen)[-1])
         assert "the same call 3 times" in lines(screen)[-1]
         await pilot.press("ctrl+up", "up", "up", "space")
         opened = screen.query(CallLine).first()

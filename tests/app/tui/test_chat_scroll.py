@@ -162,12 +162,12 @@ async def test_a_message_is_found_before_anything_has_been_laid_out(home):
 
 
 async def test_what_is_far_above_is_laid_out_again_when_one_scrolls_up(home):
-    app, engine = recorded(home, tokens("prose", 2000))
+    app, engine = recorded(home, tokens("prose", 1200))
     async with chatting(app, size=(80, 24)) as (pilot, screen):
         transcript = screen.transcript
         await screen.answer.send("Go")
         await wait_until(lambda: screen.turn is not None)
-        await feed(screen, engine, 2000)
+        await feed(screen, engine, 1200)
         await answered(screen, 2)
         await pilot.pause()
         view: Any = transcript.view_of(screen.path[-1].id)

@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
-
 from app.chat.figures import StatusFigures
 from app.chat.store.records import State
 from app.tools.calls import CallState, ToolCall
@@ -21,7 +19,7 @@ FIGURES = StatusFigures(decode_tps=42.5, ttft_s=0.135, used=3188, context=4096)
 MODEL = "pebble · q8_0"
 
 
-async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
+async def freeze(pilot: Any, screen: ChatScreen, figures: StatusFigures) -> None:
     """The gauge as it is given from now on; Markdown there, and code highlighted."""
     screen.workers.cancel_group(screen, "measure")
     screen.box.show_context(figures)
@@ -35,24 +33,23 @@ async def freeze(screen: ChatScreen, figures: StatusFigures) -> None:
         )
     bar, sizes = screen.transcript.vertical_scrollbar, [0.0, 1.0]
     while sizes[-1] != sizes[-2]:  # what grew a moment ago has been laid out
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
+        await pilot.pause()
         sizes.append(screen.transcript.virtual_size.height)
     bar.window_virtual_size = screen.transcript.virtual_size.height
     bar.position = screen.transcript.scroll_offset.y
     bar.refresh()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_empty(home, snap, size: tuple[int, int]):
+def test_empty(home, snap):
     async def before(pilot: Any) -> None:
         screen = await shown(pilot.app)
-        await freeze(screen, StatusFigures(used=0, context=4096))
+        await freeze(pilot, screen, StatusFigures(used=0, context=4096))
 
-    assert snap(recorded(home)[0], terminal_size=size, run_before=before)
+    assert snap(recorded(home)[0], run_before=before)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_conversation(home, snap, size: tuple[int, int]):
+def test_conversation(home, snap):
     app, _ = recorded(home)
     store = app.services.store
     chat = store.new_chat().id
@@ -64,13 +61,12 @@ def test_conversation(home, snap, size: tuple[int, int]):
         screen = await shown(pilot.app)
         await screen.open_chat(chat)
         await pilot.pause()
-        await freeze(screen, FIGURES)
+        await freeze(pilot, screen, FIGURES)
 
-    assert snap(app, terminal_size=size, run_before=before)
+    assert snap(app, terminal_size=SIZES[1], run_before=before)
 
 
-@pytest.mark.parametrize("size", SIZES[:1])
-def test_calls(home, snap, size: tuple[int, int]):
+def test_calls(home, snap):
     app, _ = recorded(home)
     store = app.services.store
     chat = store.new_chat().id
@@ -90,13 +86,12 @@ def test_calls(home, snap, size: tuple[int, int]):
         await wait_until(lambda: len(screen.query(CallLine)) == 4)
         screen.query(CallLine).first().toggle(True)
         await pilot.pause()
-        await freeze(screen, FIGURES)
+        await freeze(pilot, screen, FIGURES)
 
-    assert snap(app, terminal_size=size, run_before=before)
+    assert snap(app, run_before=before)
 
 
-@pytest.mark.parametrize("size", SIZES[:1])
-def test_streaming(home, snap, size: tuple[int, int]):
+def test_streaming(home, snap):
     app, _ = recorded(home)
     store = app.services.store
     chat = store.new_chat().id
@@ -111,6 +106,6 @@ def test_streaming(home, snap, size: tuple[int, int]):
         await screen.open_chat(chat)
         screen.prompt.fill("/s")
         await pilot.pause()
-        await freeze(screen, FIGURES)
+        await freeze(pilot, screen, FIGURES)
 
-    assert snap(app, terminal_size=size, run_before=before)
+    assert snap(app, run_before=before)

@@ -61,15 +61,15 @@ The end, without a line end"""
 
 @pytest.mark.parametrize("kind", ["code", "list"])
 async def test_what_was_fed_is_what_is_shown(home, kind: str):
-    app, engine = recorded(home, tokens(kind, 600))
+    app, engine = recorded(home, tokens(kind, 300))
     async with chatting(app) as (pilot, screen):
         await screen.answer.send("Go")
         await wait_until(lambda: screen.turn is not None)
-        await feed(screen, engine, 600)
+        await feed(screen, engine, 300)
         await answered(screen, 2)
         await pilot.pause()
         given = "".join(engine.given)
-        assert len(engine.given) == 600
+        assert len(engine.given) == 300
         assert screen.path[-1].text == given
         view = screen.transcript.view_of(screen.path[-1].id)
         assert view is not None

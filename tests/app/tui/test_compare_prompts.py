@@ -23,7 +23,7 @@ ROWS = [
     {"prompt": "What is the capital of France?", "expected": "The capital of France is Paris."},
     {"prompt": "Tell me a story about a fox and a tailor in Rome"},
     {"prompt": "Tell me a story about a fox"},
-    {"prompt": "What is 2 + 2?"},
+    *({"prompt": f"Tell me a story about the number {number}"} for number in range(97)),
 ]
 
 
@@ -68,7 +68,9 @@ async def finished(pilot: Any, screen: ComparePromptsScreen) -> Results:
     return screen.results
 
 
-async def test_run_look_vote_and_save(bare, pebble_built: Path, own_folder: Path):
+async def test_a_stopped_run_goes_on_and_is_looked_at_voted_on_and_saved(
+    bare, pebble_built: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = await opened(pilot, pebble_built)
         form = screen.query_one("#prompts-form")
@@ -81,20 +83,37 @@ async def test_run_look_vote_and_save(bare, pebble_built: Path, own_folder: Path
         await pilot.press("ctrl+g")
         await pilot.pause()
         assert list(form.errors) == ["length"]  # type: ignore[attr-defined]
-        screen.query_one("#length", Input).value = "48"
+        screen.query_one("#length", Input).value = "24"
+        await pilot.pause()
+        with monkeypatch.context() as held:
+            for name, value in stopping.after_rows(own_folder / "held", 6).items():
+                held.setenv(name, value)
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: screen.process is not None)
+        assert screen.leaving()
+        command = psutil.Process(screen.process._process.pid)  # type: ignore[union-attr]
+        await wait_until(lambda: command.status() == psutil.STATUS_STOPPED)
+        await wait_until(lambda: "left" in text(screen, "#prompts-said"))
+        assert f"of {2 * len(ROWS)} answers" in text(screen, "#prompts-said")
+        await pilot.press("escape")
+        command.resume()
+        await wait_until(lambda: "Stopped" in text(screen, "#prompts-said"))
+        assert screen.results is None
+        (journal,) = own_folder.glob("home/state/compare/*/answers.jsonl.journal.jsonl")
+        answered = journal.read_bytes().count(b'"ok":true')
+        assert 6 <= answered < len(ROWS)
+        screen.query_one("#limit", Input).value = str(answered)
         await pilot.pause()
         await pilot.press("ctrl+g")
-        await wait_until(lambda: screen.process is not None)
-        assert screen.leaving()
         results = await finished(pilot, screen)
         assert screen.leaving() is None
-        assert [file.answered for file in results.files] == [4, 4]
+        assert [file.answered for file in results.files] == [answered, answered]
         table = screen.query_one(RowTable)
-        assert [row.prompt for row in table.rows] == [row["prompt"] for row in ROWS]
+        assert [row.prompt for row in table.rows] == [row["prompt"] for row in ROWS[:answered]]
         cells = [cells_of(table, row) for row in table.rows]
         for row, cell in zip(results.rows, cells, strict=True):
             assert cell[1].startswith("=" if row.same(1) else "≠"), cell
-        differ = next(row.index for row in results.rows if row.same(1) is False)
+        differ = next(row.index for row in results.rows[1:-1] if row.same(1) is False)
         # Open one by a click on the line under the cursor.
         table.go_to(differ)
         await pilot.pause()
@@ -108,9 +127,10 @@ async def test_run_look_vote_and_save(bare, pebble_built: Path, own_folder: Path
             assert shown.replace("▶", "") == told.text
             assert shown.index("▶") == row.places[0]
         await pilot.press("right")
-        assert f"Prompt {differ + 2} of 4" in str(bare.screen.query_one(".asked").border_title)
+        asked = bare.screen.query_one(".asked")
+        assert f"Prompt {differ + 2} of {answered}" in str(asked.border_title)
         await pilot.press("left", "left")
-        assert f"Prompt {differ} of 4" in str(bare.screen.query_one(".asked").border_title)
+        assert f"Prompt {differ} of {answered}" in str(asked.border_title)
         await pilot.press("escape")
         await wait_until(lambda: bare.screen is screen)
         await pilot.pause()
@@ -132,51 +152,17 @@ async def test_run_look_vote_and_save(bare, pebble_built: Path, own_folder: Path
         await pilot.press("ctrl+n")
         await wait_until(lambda: screen.results is None)
         assert form.display
-        await pilot.press("escape")
-        await wait_until(lambda: isinstance(bare.screen, CompareScreen))
-
-
-async def test_a_stopped_run_goes_on(
-    bare, pebble_built: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    lines = (f"Tell me a story about the number {number}\n" for number in range(100))
-    (own_folder / "many.txt").write_text("".join(lines))
-    async with bare.run_test(size=(80, 24)) as pilot:
-        screen = await opened(pilot, pebble_built)
-        screen.query_one("#prompts", Input).value = "many.txt"
-        screen.query_one("#length", Input).value = "8"
-        await pilot.pause()
-        with monkeypatch.context() as held:
-            for name, value in stopping.after_rows(own_folder / "held", 6).items():
-                held.setenv(name, value)
-            await pilot.press("ctrl+g")
-            await wait_until(lambda: screen.process is not None)
-        command = psutil.Process(screen.process._process.pid)  # type: ignore[union-attr]
-        await wait_until(lambda: command.status() == psutil.STATUS_STOPPED)
-        await wait_until(lambda: "left" in text(screen, "#prompts-said"))
-        assert "of 200 answers" in text(screen, "#prompts-said")
-        await pilot.press("escape")
-        command.resume()
-        await wait_until(lambda: "Stopped" in text(screen, "#prompts-said"))
-        assert screen.results is None
-        (journal,) = own_folder.glob("home/state/compare/*/answers.jsonl.journal.jsonl")
-        answered = journal.read_bytes().count(b'"ok":true')
-        assert 6 <= answered < 100
-        screen.query_one("#limit", Input).value = str(answered)
-        await pilot.pause()
-        await pilot.press("ctrl+g")
-        results = await finished(pilot, screen)
-        assert [file.answered for file in results.files] == [answered, answered]
-        await pilot.press("ctrl+n")
         screen.query_one("#prompts", Input).value = "none.jsonl"
         await pilot.pause()
         await pilot.press("ctrl+g")
         await pilot.pause()
-        assert "no such file" in screen.query_one("#prompts-form").errors["prompts"]  # type: ignore[attr-defined]
+        assert "no such file" in form.errors["prompts"]  # type: ignore[attr-defined]
         (own_folder / "none.jsonl").write_text("\n")
         await pilot.press("ctrl+g")
         await wait_until(lambda: "has no rows" in text(screen, "#prompts-said"))
         await wait_until(lambda: screen.process is None)
+        await pilot.press("escape")
+        await wait_until(lambda: isinstance(bare.screen, CompareScreen))
 
 
 def judged(count: int) -> Results:

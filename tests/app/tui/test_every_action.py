@@ -31,7 +31,7 @@ from tests.app.tui.places import places
 from tests.app.tui.test_find import REPO, served
 from tests.app.tui.test_hostile import NAMED, WORST
 from tests.hostile import harmful
-from tests.support import own_home
+from tests.support import own_home, wait_until
 
 _TRIED = re.compile(r"PWNED|u2028")  # the begin or the end of WORST
 # Screens that show no text from elsewhere.
@@ -189,7 +189,8 @@ def met(pebble_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Met:
                     assert app.screen is screen, name
                     if name.startswith("MonitorScreen"):
                         logging.getLogger("app.tui").warning("a model named %s", WORST)
-                        await pilot.pause(1.2)
+                        screen._tick()
+                        await wait_until(lambda screen=screen: not screen._looking)
                     if name == "CompareScreen":
                         await compare(screen, pilot, seen)
                     seen.read(name, screen)

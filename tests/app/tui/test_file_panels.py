@@ -10,7 +10,6 @@ from textual.widgets import Input, OptionList, RadioButton, Static
 from app.chat.attachments import with_attachments
 from app.chat.conversation import Conversation
 from app.chat.store.records import Attachment
-from app.tui.app import IngotApp
 from app.tui.screens import files
 from app.tui.screens.files import AttachScreen, ExportScreen, FilePanel
 from tests.app.documents import pdf
@@ -94,15 +93,16 @@ async def test_a_path_is_completed_or_picked(bare: Any, folder: Path) -> None:
         assert bare.ended_with is None
 
 
-async def test_what_a_file_takes_of_the_context_is_told(chat_app: IngotApp, folder: Path) -> None:
-    async with chat_app.run_test(size=(80, 24)):
+async def test_what_a_file_takes_of_the_context_is_told(make: Any, folder: Path) -> None:
+    app = make()
+    async with app.run_test(size=(80, 24)):
         panel = AttachScreen("notes.txt")
-        await wait_until(lambda: is_ready(chat_app))
-        chat_app.push_screen(panel)
+        await wait_until(lambda: is_ready(app))
+        app.push_screen(panel)
         await wait_until(lambda: panel.is_mounted and panel.query("#about"))
         about = panel.query_one("#about", Static)
         await wait_until(lambda: "tokens of a context of 1,024" in str(about.content))
-        engine = chat_app.services.host.engine
+        engine = app.services.host.engine
         assert engine is not None
         text = with_attachments("", [Attachment("notes.txt", "Milk and bread.\n")])
         assert f"{len(engine.encode(text)):,} tokens" in str(about.content)

@@ -13,6 +13,7 @@ from app.tui.app import IngotApp
 from app.tui.screens.find import Download, FindScreen
 from app.tui.screens.models import ModelsScreen
 from app.tui.widgets.repo_view import BuildTable, RepoTable, RepoView
+from tests.app.tui.chat_app import out_of_models
 from tests.app.tui.conftest import ask, cells_of, is_ready
 from tests.quantize.hub.fakehub import FakeHub
 from tests.support import wait_until
@@ -199,6 +200,7 @@ async def test_a_gated_one_says_so_and_without_a_network_there_is_what_is_on_dis
         await wait_until(lambda: "is gated: accept its conditions" in text(screen, "progress"))
         assert str(screen.query_one("#act", Button).label) == "Go on"
         hub.gated.clear()
+        await pilot.pause()  # the button lies where it is drawn
         await pilot.click("#act")
         await wait_until(lambda: screen.query_one(Download).pulled)
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -241,15 +243,14 @@ async def test_from_the_list_of_models_and_back_with_one(bare):
 
 
 @pytest.mark.usefixtures("real")
-async def test_from_the_chat_and_chat_now(chat_app: IngotApp):
-    host = chat_app.services.host
-    async with chat_app.run_test(size=(120, 40)) as pilot:
-        await wait_until(lambda: is_ready(chat_app))
-        await pilot.pause()
+async def test_from_the_chat_and_chat_now(app: IngotApp):
+    host = app.services.host
+    async with app.run_test(size=(120, 40)) as pilot:
+        await out_of_models(pilot)
         await ask(pilot, "/find org/real-GGUF")
         await use_real(pilot, "Chat now")
         await wait_until(lambda: "real-Q8_0.gguf" in str(host.choice and host.choice.file.path))
-        await wait_until(lambda: is_ready(chat_app))
+        await wait_until(lambda: is_ready(app))
 
 
 async def test_more_results_when_the_cursor_comes_near_the_end(bare, hub: FakeHub):

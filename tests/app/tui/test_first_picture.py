@@ -10,10 +10,10 @@ import pytest
 from textual.css import stylesheet
 
 from app.tui import modes
-from app.tui.app import IngotApp
 from app.tui.screens.dialogs import ConfirmScreen
 from app.tui.textual_patches import SteadyCompositor
 from tests.app.tui.chat_app import shown
+from tests.app.tui.held import recorded
 from tests.app.tui.parsed import parse_rules
 from tests.support import wait_until
 
@@ -52,7 +52,8 @@ def test_the_first_picture_imports_only_what_it_shows(home: Path, gguf_file: Pat
     assert not OURS_LATER & names
 
 
-async def test_each_style_sheet_is_parsed_once(chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch):
+async def test_each_style_sheet_is_parsed_once(home: Path, monkeypatch: pytest.MonkeyPatch):
+    app, _ = recorded(home)
     parsed: Counter[tuple[Any, ...]] = Counter()
     theirs = stylesheet.parse
 
@@ -63,40 +64,40 @@ async def test_each_style_sheet_is_parsed_once(chat_app: IngotApp, monkeypatch: 
 
     monkeypatch.setattr(stylesheet, "parse", parse)
     monkeypatch.setattr(stylesheet.Stylesheet, "_parse_rules", parse_rules)  # not of other tests
-    async with chat_app.run_test() as pilot:
+    async with app.run_test() as pilot:
         for mode in modes.MODES:
-            await chat_app.switch_mode(mode.name)
+            await app.switch_mode(mode.name)
             await pilot.pause()
     assert set(parsed.values()) == {1}
 
 
-async def test_a_screen_is_restyled_by_a_theme_that_changed_while_it_was_away(
-    chat_app: IngotApp,
-):
-    async with chat_app.run_test() as pilot:
-        first = chat_app.screen.styles.background
-        chat_app.push_screen(ConfirmScreen("Sure?", "Yes"))
-        await wait_until(lambda: isinstance(chat_app.screen, ConfirmScreen))
+async def test_a_screen_is_restyled_by_a_theme_that_changed_while_it_was_away(home: Path):
+    app, _ = recorded(home)
+    async with app.run_test() as pilot:
+        first = app.screen.styles.background
+        app.push_screen(ConfirmScreen("Sure?", "Yes"))
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.pause()
-        panel = chat_app.screen
+        panel = app.screen
         box = panel.query_one(".box").styles.background
         await pilot.press("f6")
-        await wait_until(lambda: chat_app.current_mode == "monitor")
-        chat_app.theme = "ingot-light"
+        await wait_until(lambda: app.current_mode == "monitor")
+        app.theme = "ingot-light"
         await pilot.pause()
-        light = chat_app.screen.styles.background
+        light = app.screen.styles.background
         assert light != first
         await pilot.press("f2")
-        await wait_until(lambda: chat_app.screen is panel)
+        await wait_until(lambda: app.screen is panel)
         await wait_until(lambda: panel.query_one(".box").styles.background != box)
         panel.dismiss(False)
-        await wait_until(lambda: chat_app.screen is not panel)
-        await wait_until(lambda: chat_app.screen.styles.background == light)
+        await wait_until(lambda: app.screen is not panel)
+        await wait_until(lambda: app.screen.styles.background == light)
 
 
 async def test_in_a_batch_of_changes_nothing_is_drawn_until_it_ends(
-    chat_app: IngotApp, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    app, _ = recorded(home)
     drawn: list[int] = []
     draw = SteadyCompositor.render_update
 
@@ -104,11 +105,11 @@ async def test_in_a_batch_of_changes_nothing_is_drawn_until_it_ends(
         drawn.append(len(self._dirty_regions))
         return draw(self, *args, **options)
 
-    async with chat_app.run_test(size=(100, 30)) as pilot:
-        screen: Any = await shown(chat_app)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen: Any = await shown(app)
         await pilot.pause()
         monkeypatch.setattr(SteadyCompositor, "render_update", drawing)
-        with chat_app.batch_update():
+        with app.batch_update():
             screen.query_one("#brand").styles.display = "none"
             await pilot.pause()
             screen._refresh_layout()

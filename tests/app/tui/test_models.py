@@ -209,10 +209,10 @@ async def test_models_and_their_settings_in_the_middle_of_a_chat(
         assert remembered(gguf_file) == LoadSettings(context=128, threads=1)
 
         screen = await picker()
-        await pilot.press(*"onnx-int8")
-        await wait_until(lambda: rows(screen) == ["pebble · onnx-int8"])
+        await pilot.press(*"q4_k")
+        await wait_until(lambda: rows(screen) == ["pebble · q4_k_m"])
         await pilot.press("enter")
-        await wait_until(lambda: host.label == "pebble · onnx-int8" and is_ready(app))
+        await wait_until(lambda: host.label == "pebble · q4_k_m" and is_ready(app))
         await pilot.pause()
         speed = chat_of(app).answer.figures.decode_tps
         assert speed is None, "that is the other model's"
@@ -221,7 +221,7 @@ async def test_models_and_their_settings_in_the_middle_of_a_chat(
         store = app.services.store
         messages = store.messages(store.chats()[0].id)
         labels = [m.model for m in messages if m.role is Role.ASSISTANT]
-    assert labels == ["pebble · q8_0", "pebble · onnx-int8"]
+    assert labels == ["pebble · q8_0", "pebble · q4_k_m"]
 
 
 @pytest.mark.usefixtures("utc")

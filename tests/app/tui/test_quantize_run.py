@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from textual.widgets import ProgressBar
 from textual.widgets._footer import FooterKey
 
+from app.builds import run
 from app.builds.results import read_result
 from app.builds.run import RunState
 from app.tui.app import IngotApp
@@ -41,6 +43,19 @@ def held(folder: Path, built: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in stopping.before_quantizing(folder, built).items():
             patch.setenv(name, value)
+        yield
+
+
+@contextmanager
+def short_speeds() -> Iterator[None]:
+    """Runs that are begun meanwhile measure speeds for a moment only (``tests.quick``)."""
+    begin = run.Child
+
+    def quickly(*words: Any, **more: Any) -> Any:
+        return begin("-c", "from tests.quick import main; main()", *words[2:], **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "Child", quickly)
         yield
 
 
@@ -86,7 +101,9 @@ async def test_a_build_is_stopped_goes_on_and_its_files_can_be_used(
 
         front = screen.query_one("#run-front", FrontChart)
         assert not front.marks
-        await pilot.press("ctrl+g")
+        with short_speeds():
+            await pilot.press("ctrl+g")
+            await wait_until(lambda: screen.running)
         await wait_until(lambda: page(screen) == "result", 300)
         assert state_of(screen) is RunState.DONE
         told = text_of(screen, "#files")
@@ -129,14 +146,14 @@ async def test_a_run_that_ends_early_says_what_to_do(app: IngotApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await open_screen(pilot)
         screen._turn_to("run")
-        run = run_in_the_middle()
+        shown = run_in_the_middle()
         progress, bar = screen.query_one(QuantizeProgress), screen.query_one(ProgressBar)
         panel = screen.query_one("#quantize-ended")
-        progress.show(run, 1270.0)
+        progress.show(shown, 1270.0)
         await wait_until(lambda: bar.display and not panel.display)
         assert bar.percentage == pytest.approx(131 / 291)
-        run.ended(1, "out of memory")
-        progress.show(run, 1280.0)
+        shown.ended(1, "out of memory")
+        progress.show(shown, 1280.0)
         await wait_until(lambda: panel.display and not bar.display)
         assert (panel.border_title, panel.has_class("-failed")) == ("The build failed", True)
         assert "out of memory\nWhat is finished is kept" in text_of(screen, "#ended-text")

@@ -28,7 +28,7 @@ async def test_the_last_sweep_is_shown(app: IngotApp, home: Path) -> None:
     async with app.run_test(size=(100, 32)) as pilot:
         await pilot.press("f6", "b")
         await wait_until(lambda: isinstance(app.screen, SweepScreen))
-        assert NONE in " ".join(str(one.render()) for one in app.screen.query(Static))
+        await wait_until(lambda: NONE in [str(one.render()) for one in app.screen.query(Static)])
         await pilot.press("escape")
         last_path().parent.mkdir(parents=True)
         last_path().write_text("{")  # not what it should be: as if there were none

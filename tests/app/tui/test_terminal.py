@@ -11,13 +11,15 @@ import pytest
 
 from app.chat.store.records import Message, State
 from app.chat.store.store import ChatStore
+from tests.app.endless import ENVIRONMENT
 from tests.app.tui.chat_app import chatting, text_of
 from tests.app.tui.held import recorded
-from tests.app.tui.terminal import Terminal, generating
+from tests.app.tui.terminal import Terminal, answering, generating
 from tests.support import wait_until
 
 # What the keys F3 to F6 send, and a word that only their screens have.
 MODES = {"\x1bOR": "after", "\x1bOS": "Template", "\x1b[15~": "q4_k_m", "\x1b[17~": "TTFT"}
+TYPED = "a long thought that nobody has sent"
 # Parameters of "select graphic rendition" that are colours, defaults and bright ones included.
 _COLOURS = {*range(30, 50), *range(90, 108)}
 _SGR = re.compile(rb"\x1b\[([0-9;:]*)m")
@@ -40,9 +42,10 @@ def _answer(home: Path) -> tuple[State, str]:
 def test_no_color_means_no_colour_code_and_a_signal_ends_it_in_order(
     terminals: list[Terminal], home: Path, endless_gguf: Path
 ) -> None:
-    one = generating(home, endless_gguf, NO_COLOR="1")
+    env = {"INGOT_HOME": str(home), **ENVIRONMENT, "NO_COLOR": "1"}
+    one = Terminal("chat", endless_gguf, env=env)
     terminals.append(one)
-    engine = psutil.Process(one.process.pid).children()
+    one.wait("q8_0")
     one.press("\x1bOP")  # F1: Markdown and a table
     one.wait("Help")
     one.press("\x1bOP")
@@ -52,6 +55,9 @@ def test_no_color_means_no_colour_code_and_a_signal_ends_it_in_order(
     for keys, word in MODES.items():
         one.press(keys)
         one.wait(word)
+    one.press("\x1bOQ")
+    answering(one)
+    engine = psutil.Process(one.process.pid).children()
     one.process.send_signal(signal.SIGTERM)
     assert one.ended() == 128 + signal.SIGTERM  # the answer would have taken minutes
     assert engine
@@ -95,11 +101,15 @@ def test_when_the_terminal_goes_away_it_ends_and_the_answer_is_kept(
 
 
 async def test_what_had_come_before_a_kill_is_there_again(home: Path, endless_gguf: Path):
+    with ChatStore.open() as store:
+        store.add_message(store.new_chat().id, None, "An older chat.")
     terminal = generating(home, endless_gguf)
     try:
         await wait_until(lambda: len(streamed().text) > 30)
         saved = streamed()
         assert saved.state is State.STREAMING
+        terminal.press(TYPED)
+        await wait_until(lambda: draft(saved.chat) == TYPED)
     finally:
         terminal.close()
     with ChatStore.open() as store:
@@ -115,6 +125,18 @@ async def test_what_had_come_before_a_kill_is_there_again(home: Path, endless_gg
             assert view.body.text.strip() == lost.text.strip()
             assert "Ingot ended while this was being written" in text_of(view, "state")
             assert "tokens" in text_of(view, "foot")
+            assert screen.prompt.text == TYPED
+    resumed = Terminal("chat", "--resume", env={"INGOT_HOME": str(home), **ENVIRONMENT})
+    try:
+        resumed.wait(TYPED)
+    finally:
+        resumed.close()
+
+
+def draft(chat: int) -> str:
+    """Return what was typed and not sent, as it is saved by now."""
+    with ChatStore.open() as store:
+        return store.draft(chat)
 
 
 def streamed() -> Message:

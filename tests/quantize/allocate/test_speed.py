@@ -12,7 +12,6 @@ from quantize.allocate.speed import Timed, step_times
 from quantize.gguf.ggml import products
 from quantize.progress import Reporter
 from runtimes.models.gguf import read_header
-from tests.quantize import quick
 from tests.support import own_home
 
 
@@ -21,9 +20,8 @@ def _never() -> Path:
 
 
 def test_a_step_is_its_products_and_what_the_reference_takes_beside_them(
-    pebble_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pebble_built: Path, tmp_path: Path
 ):
-    monkeypatch.setattr("quantize.allocate.speed._step", quick.step)
     path = pebble_built / "pebble-q8_0.gguf"
     layer = [tensor for tensor in read_header(path).tensors if tensor.name.startswith("blk.0.")]
     tensors = [tensor for tensor in layer if len(tensor.shape) > 1][:3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -21,6 +22,7 @@ from quantize.recipes import RECIPES, Limits, gguf_bits
 from quantize.report.facts import comparable_parts
 from quantize.report.table import build_table
 from runtimes.models.gguf import read_header
+from tests.quantize.conftest import kill_during, run_quantize
 from tests.quantize.hub.hubs import Notes
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -56,22 +58,6 @@ def test_a_file_beyond_its_limit_is_not_published_but_kept_for_no_gates(
     # The limits count for what is there already, too.
     with pytest.raises(QualityError, match="q4_0"):
         build(options, Reporter())
-
-
-def test_what_the_quantizer_says_is_told_and_listed(pebble_f16: Path, tmp_path: Path):
-    options = Options(
-        SourceOptions(str(pebble_f16)),
-        (RECIPES["f16"],),
-        out=tmp_path / "out",
-        measure=MeasureOptions(enabled=False),
-        overrides={"ffn_up": "q8_0"},
-    )
-    told = Notes()
-    _, manifest = build(options, told)
-    (entry,) = manifest.files
-    note = "f16 is not quantized, single tensors neither"
-    assert note in told.notes
-    assert note in entry.notes
 
 
 def told_by(table: Table) -> str:
@@ -125,6 +111,19 @@ def measured(hurried: None, pebble_f16: Path, tmp_path_factory: pytest.TempPathF
     )
     build(options, Reporter())
     return options
+
+
+def test_a_killed_run_is_taken_up_and_gives_the_same_file(measured: Options, tmp_path: Path):
+    out = tmp_path / "out"
+    command = (measured.source.model, "--recipe", "q4_0", "--limit", "64", "--out", out)
+    code, _ = kill_during("comparing q4_0 with the float model", signal.SIGKILL, *command)
+    assert code == -signal.SIGKILL
+    assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
+    done = run_quantize(*command)
+    assert "quantizing to q4_0: an earlier run has done this" in done.stderr
+    assert measured.out is not None
+    (entry,) = load_manifest(out).files
+    assert entry.sha256 == load_manifest(measured.out).entry("q4_0").sha256
 
 
 def copied(measured: Options, tmp_path: Path) -> tuple[Path, Manifest, Options]:

@@ -102,7 +102,7 @@ def test_a_kill_reads_as_lack_of_memory(tmp_path: Path, torch: bool):
 @pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux")
 def test_a_child_whose_server_is_killed_ends_and_the_next_one_gets_another(tmp_path: Path):
     with pytest.raises(OutOfMemoryError, match="memory ran out"):
-        _run(misbehaving.kill_the_server, tmp_path, torch=True)
+        _run(partial(misbehaving.kill_the_server, os.getpid()), tmp_path, torch=True)
     assert _run(partial(int, "3"), tmp_path, torch=True) == 3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -32,17 +31,6 @@ def _maker(text: str, calls: list[str]) -> Callable[[Path], str]:
         return text
 
     return make
-
-
-def test_a_finished_stage_is_taken_over_by_the_next_run(tmp_path: Path):
-    calls: list[str] = []
-    first = Stages(tmp_path, "model").run("build", KEY, _maker("a", calls))
-    again = Stages(tmp_path, "model").run("build", KEY, _maker("b", calls))
-    assert (first.reused, again.reused) == (False, True)
-    assert again.value == "a"
-    assert (again.folder / "deep" / "file").read_text() == "a"
-    assert again.files == first.files
-    assert calls == ["a"]
 
 
 def test_other_inputs_are_another_stage_and_another_model_clears_all(tmp_path: Path):
@@ -259,18 +247,6 @@ def test_two_runs_do_not_share_a_folder_and_the_next_removes_what_a_killed_one_l
     with Workspace(out) as space:
         assert list(space.work.iterdir()) == []
     assert not out.exists()
-
-
-def test_finished_stages_outlive_a_failed_run_and_not_a_good_one(tmp_path: Path):
-    out = tmp_path / "out"
-    with contextlib.suppress(RuntimeError), Workspace(out) as space:
-        (space.stages / "done").mkdir()
-        raise RuntimeError
-    assert [path.name for path in (out / WORK).iterdir()] == ["stages"]
-    with Workspace(out) as space:
-        assert [path.name for path in space.stages.iterdir()] == ["done"]
-        (out / "file").touch()
-    assert [path.name for path in out.iterdir()] == ["file"]
 
 
 def test_a_full_disk_is_told_as_such():

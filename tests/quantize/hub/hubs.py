@@ -10,9 +10,9 @@ from pathlib import Path
 from quantize.hub.client import Hub, Patience
 from quantize.progress import Reporter
 
-PATIENT = Hub(Patience(read_s=20.0, attempts=3, pause_s=0.05, wait_s=1.0))
-HURRIED = Hub(Patience(read_s=0.6, attempts=2, pause_s=0.05, wait_s=1.0))
-AT_ONCE = Hub(Patience(read_s=20.0, attempts=1, pause_s=0.05, wait_s=1.0))
+PATIENT = Hub(Patience(read_s=20.0, attempts=3, pause_s=0.01, wait_s=1.0))
+HURRIED = Hub(Patience(read_s=0.6, attempts=2, pause_s=0.01, wait_s=1.0))
+AT_ONCE = Hub(Patience(read_s=20.0, attempts=1, pause_s=0.01, wait_s=1.0))
 
 
 class Notes(Reporter):

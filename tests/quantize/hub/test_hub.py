@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from quantize.hub.client import (
     HubName,
     Listing,
     OfflineError,
+    Patience,
     RemoteFile,
     Repository,
     parse_hub_name,
@@ -184,8 +186,9 @@ def test_damage_on_the_way_is_found(hub: FakeHub, model: dict[str, bytes]):
 
 def test_a_stalled_connection(hub: FakeHub, model: dict[str, bytes]):
     fault = hub.fault(f"^/org/tiny/{WEIGHTS}$", stall_after=0)
-    with pytest.raises(OfflineError, match=r"stalled: nothing came for 0.6 s.* next run resumes"):
-        get(hub=HURRIED)
+    short = Hub(Patience(read_s=0.3, attempts=2, pause_s=0.01))
+    with pytest.raises(OfflineError, match=r"stalled: nothing came for 0.3 s.* next run resumes"):
+        get(hub=short)
     fault.times = 0
     # Stalled once, it goes on by itself.
     hub.fault(f"^/org/tiny/{WEIGHTS}$", stall_after=40_000, times=1)
@@ -195,14 +198,21 @@ def test_a_stalled_connection(hub: FakeHub, model: dict[str, bytes]):
 
 def test_too_many_requests(hub: FakeHub, monkeypatch: pytest.MonkeyPatch):
     hub.fault("^/api/models", status=429, headers={"Retry-After": "1"}, times=1)
-    notes = Notes()
+    notes, waits, sleep = Notes(), list[float](), time.sleep
+
+    def waited(seconds: float) -> None:
+        """Record a wait of the main thread; other threads do wait."""
+        main = threading.current_thread() is threading.main_thread()
+        (waits.append if main else sleep)(seconds)
+
+    monkeypatch.setattr(time, "sleep", waited)
     get(notes=notes)
-    assert notes.notes == ["the hub asks to wait 1 s"]
+    assert (notes.notes, waits) == (["the hub asks to wait 1 s"], [1.0])
     limits = {"RateLimit": '"api";r=0;t=240', "RateLimit-Policy": '"fixed window";"api";q=5;w=300'}
     hub.fault("^/api/models", status=429, headers=limits)
-    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits for {seconds} s"))
     with pytest.raises(HubError, match=r"429\); try again in 240 s; with HF_TOKEN set") as caught:
         get()
+    assert waits == [1.0]
     assert caught.value.exit_code == 3
 
 

@@ -29,7 +29,7 @@ from tests.quantize.conftest import run_quantize
 from tests.quantize.shapes import SHAPES, make_random_model
 
 TOKENS = [1, 40, 70, 90, 33, 200, 51, 8]
-SIZE = {"hidden_size": 128, "intermediate_size": 256}
+SIZE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1}
 # Of products with biases, with norms behind them, of one product for three, of other layers.
 SIZES = {"pebble": {}, "qwen2": SIZE, "qwen3": {**SIZE, "head_dim": 32}, "phi3": SIZE, "gemma3": {}}
 

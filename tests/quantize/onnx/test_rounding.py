@@ -18,7 +18,7 @@ from tests.quantize.onnx.graphs import computed, graph_of
 
 Floats = npt.NDArray[np.float32]
 
-VARIANTS = ["4z32", "4s32", "4z64", "4s128", "8s64", "8z32", "8s128", "8z16"]
+VARIANTS = ["4z32", "4s128", "8s64", "8z16"]
 
 
 def _matrices() -> dict[str, Floats]:
@@ -67,7 +67,7 @@ def test_no_further_off_than_onnxruntimes_own(kind: str, name: str):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("inputs", [512, 96, 70, 33])
+@pytest.mark.parametrize("inputs", [512, 70, 33])
 @pytest.mark.parametrize("size", [1.0, 1e-9])
 def test_the_operator_multiplies_by_what_it_stands_for(inputs: int, name: str, size: float):
     """Also where the last block is not full, and where scales need 32 bits."""

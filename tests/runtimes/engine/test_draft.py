@@ -63,12 +63,11 @@ def drafting(model: Path, draft: Path, **fields) -> Engine:
 @pytest.fixture(
     scope="module",
     params=[
-        ("q8_0", "q8_0", False, 1),
         ("q8_0", "q4_k_m", True, 3),
         ("onnx-int8", "q8_0", False, 2),
         ("q8_0", "onnx-int4", False, 1),
     ],
-    ids=["itself", "unified", "onnx", "onnx-draft"],
+    ids=["unified", "onnx", "onnx-draft"],
 )
 def engines(request, pebble_built: Path) -> Iterator[tuple[Engine, Engine]]:
     """Without speculation, and with a draft that guesses at every step."""

@@ -83,7 +83,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=int(os.environ.get("INGOT_TEST_HISTORIES", "150")), deadline=None)
+@settings(max_examples=int(os.environ.get("INGOT_TEST_HISTORIES", "80")), deadline=None)
 @given(events, shapes)
 def test_every_row_is_served_whole_whatever_happens_around_it(kind, events, shape):
     """Any strategy, companions, preemption, failed steps, cancellations, prefix hits, checkpoints,

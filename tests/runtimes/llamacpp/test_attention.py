@@ -1,7 +1,10 @@
-"""The two kernels of attention: which one runs, and that both say the same."""
+"""The two kernels of attention: which one runs, and that both say the same; ours against the
+definition.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +17,12 @@ from runtimes.engine.loading import load_runner
 from runtimes.errors import RequestError
 from runtimes.llamacpp.context import with_attention
 from runtimes.machine import selftest
+from runtimes.machine.hardware import detect
 from runtimes.models.memory import estimate
 from runtimes.models.registry import read_model
 from runtimes.runner import StepRow
 from runtimes.settings import FlashAttention, RunnerSettings
+from tests.runtimes.llamacpp.ggml import Floats, Ggml, Given
 
 SETTINGS = RunnerSettings(slots=3, context=512, threads=1)
 
@@ -60,6 +65,12 @@ def test_both_kernels_say_the_same(gguf: Path, unified: bool) -> None:
     assert np.abs(on - off).max() < 0.05 * np.abs(off).max()
 
 
+def test_a_cache_of_bfloat16_says_nearly_the_same(gguf: Path) -> None:
+    halves, wide = (logits(gguf, "on", kv_type=kind) for kind in ("bf16", "f16"))
+    assert not np.array_equal(halves, wide)
+    assert np.abs(halves - wide).max() < 0.05 * np.abs(wide).max()
+
+
 def test_the_slower_kernel_is_not_taken(gguf: Path, found: Any) -> None:
     model = read_model(gguf)
     settings = RunnerSettings(slots=2, context=1024, batch=512)
@@ -91,3 +102,85 @@ def test_what_cannot_be_had_without_it(settings: dict[str, Any], why: str) -> No
     wanted = replace(SETTINGS, flash_attention="off", **settings)
     with pytest.raises(RequestError, match=f"{why} cannot be had with flash attention off"):
         with_attention(wanted)
+
+
+_F32, _F16, _BF16 = 0, 1, 30  # enum ggml_type
+
+
+def _stored(kind: int, numbers: Floats) -> tuple[bytes, Floats]:
+    """``numbers`` as a cache of this type holds them, and what they are then."""
+    if kind == _F32:
+        return numbers.tobytes(), numbers
+    if kind == _F16:
+        halves = numbers.astype(np.float16)
+        return halves.tobytes(), halves.astype(np.float32)
+    bits = (numbers.view(np.uint32) + 0x8000) & 0xFFFF0000
+    return (bits >> 16).astype(np.uint16).tobytes(), bits.view(np.float32)
+
+
+def _defined(q: Floats, k: Floats, v: Floats, mask: Floats, scale: float, cap: float) -> Floats:
+    """softmax(q k^T scale + mask) v in double precision, of [token, head, width]."""
+    group = q.shape[1] // k.shape[1]
+    keys, values = (np.repeat(one, group, axis=1).astype(np.float64) for one in (k, v))
+    scores = np.einsum("thd,nhd->htn", q, keys) * scale
+    if cap:
+        scores = cap * np.tanh(scores / cap)
+    scores = scores + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("htn,nhd->thd", weights, values).astype(np.float32)
+
+
+def _computed(
+    kind: int, q: Floats, k: bytes, v: bytes, mask: Floats, shared: int, cap: float
+) -> Floats:
+    """What our kernel makes of queries and of a cache of ``shared`` heads."""
+    if not {"avx2", "neon"} & {one.lower() for one in detect().instruction_sets}:
+        pytest.skip("our kernel is not compiled for this processor")
+    ggml = Ggml()
+    width, positions = q.shape[2], mask.shape[1]
+
+    def attention(context: Any, *given: Any) -> Any:
+        turned = [ggml.permute(context, one, 0, 2, 1, 3) for one in given[:3]]
+        floats = (ctypes.c_float(one) for one in (width**-0.5, 0.0, cap))
+        return ggml.flash_attn_ext(context, *turned, given[3], *floats)
+
+    cache = (Given(kind, (positions, shared, width), one) for one in (k, v))
+    hidden = Given(_F16, mask.shape, mask.astype(np.float16).tobytes())
+    return ggml.compute(attention, q.shape, Given(_F32, q.shape, q.tobytes()), *cache, hidden)
+
+
+@pytest.mark.parametrize("kind", [_F32, _F16, _BF16])
+@pytest.mark.parametrize("cap", [0.0, 20.0])
+@pytest.mark.parametrize(
+    ("tokens", "positions", "heads", "shared", "width"),
+    [(1, 1, 4, 4, 64), (1, 700, 14, 2, 64), (3, 65, 6, 3, 96), (5, 129, 8, 1, 256),
+     (40, 300, 9, 3, 64), (150, 1100, 14, 2, 128)],
+)  # fmt: skip
+def test_our_kernel_against_the_definition(
+    kind: int, cap: float, tokens: int, positions: int, heads: int, shared: int, width: int
+) -> None:
+    dice = np.random.default_rng(positions)
+    q = dice.normal(size=(tokens, heads, width)).astype(np.float32)
+    k, v = (dice.normal(size=(positions, shared, width)).astype(np.float32) for _ in range(2))
+    k[::17] *= 3
+    (k_bytes, k), (v_bytes, v) = _stored(kind, k), _stored(kind, v)
+    # Each token sees those before it, and nothing of a stretch that is another conversation's.
+    at, seen = np.arange(positions), positions - tokens + 1 + np.arange(tokens)
+    hidden = (at >= seen[:, None]) | ((at > 20) & (at < positions // 3))
+    mask = np.where(hidden, -np.inf, 0).astype(np.float32)
+    found = _computed(kind, q, k_bytes, v_bytes, mask, shared, cap)
+    exact = _defined(q, k, v, mask, width**-0.5, cap)
+    off = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+    assert off < (8e-3 if kind == _BF16 else 2e-6)
+
+
+@pytest.mark.parametrize("kind", [_F32, _F16, _BF16])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_score_that_is_no_number_is_not_left_out(kind: int, value: float) -> None:
+    q, k = np.ones((3, 2, 64), np.float32), np.ones((200, 2, 64), np.float32)
+    k[150] = value
+    mask = np.zeros((3, 200), np.float32)
+    (of_k, _), (of_v, _) = _stored(kind, k), _stored(kind, np.ones_like(k))
+    found = _computed(kind, q, of_k, of_v, mask, 2, 0.0)
+    assert np.isnan(found).all()

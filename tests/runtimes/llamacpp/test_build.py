@@ -17,7 +17,7 @@ from runtimes.errors import IngotError
 from runtimes.llamacpp import build, source
 from runtimes.llamacpp.build import GCC_AMX_FLAG, find_compiler, plan_build
 from runtimes.llamacpp.source import (
-    ATTENTION,
+    KERNELS,
     KITS,
     OPS,
     PLAN,
@@ -218,10 +218,12 @@ def test_a_kind_that_is_none() -> None:
 
 
 def test_the_changes_are_made_and_nothing_else(folder: Path) -> None:
-    target = folder / Path(OPS).with_name("ingot-attention.h")
-    assert target.read_bytes() == ATTENTION.read_bytes()
-    texts = {name: (folder / name).read_text() for name in (OPS, PLAN, VULKAN)}
-    for change in source._FOR_ATTENTION + source._FOR_VULKAN:
+    for kernel in KERNELS:
+        target = folder / Path(OPS).with_name(f"ingot-{kernel.name}.h")
+        assert target.read_bytes() == kernel.path.read_bytes()
+    changes = [change for kernel in KERNELS for change in kernel.changes]
+    texts = {one.file: (folder / one.file).read_text() for one in (*changes, *source._FOR_VULKAN)}
+    for change in (*changes, *source._FOR_VULKAN):
         assert texts[change.file].count(change.now) == 1
         texts[change.file] = texts[change.file].replace(change.now, change.was)
     # Without the extension no word of it is left.
@@ -231,7 +233,7 @@ def test_the_changes_are_made_and_nothing_else(folder: Path) -> None:
     assert vulkan.count("#ifdef VK_EXT_layer_settings") == 1
 
 
-def test_a_version_with_another_attention_stays_as_it_is(
+def test_a_version_without_a_kernels_place_stays_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     inner = tmp_path / "llama_cpp_python-9.9.9"
@@ -242,8 +244,8 @@ def test_a_version_with_another_attention_stays_as_it_is(
         archive.add(inner, inner.name)
     folder = prepared(tmp_path / "other.tar.gz", "", tmp_path / "to")
     assert (folder / OPS).read_text() == (folder / PLAN).read_text() == "int other;\n"
-    assert not list(folder.rglob("ingot-attention.h"))
-    assert "its attention is another one" in caplog.text
+    assert not list(folder.rglob("ingot-*.h"))
+    assert all(f"kernel {kernel.name} does not fit it" in caplog.text for kernel in KERNELS)
 
 
 def test_the_installed_library_has_our_attention() -> None:

@@ -33,10 +33,11 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
 ) -> None:
     others = [0.0]
     monkeypatch.setattr(omp_wait, "others_share", lambda _: others[0] / omp_wait._cores())
+    monkeypatch.setattr(omp_wait, "_LOOK_S", 0.02)
     watch = OmpWaitPolicy(threads=omp_wait._cores() + 1)
     try:
         watch.__enter__()
-        time.sleep(0.6)
+        time.sleep(0.1)
         assert watch._asleep is None
         others[0] = 1.0
         until(lambda: watch._asleep is not None)
@@ -45,7 +46,7 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
         watch.__exit__()
         until(lambda: not watch._work.is_set())  # a look may have been under way
         others[0] = 1.0  # as when another engine goes on where this one has ended
-        time.sleep(0.6)  # nothing runs, nothing is watched
+        time.sleep(0.1)  # nothing runs, nothing is watched
         assert watch._asleep is None
     finally:
         watch.close()

@@ -153,7 +153,8 @@ def test_instruction_sets_of_other_processors(monkeypatch: pytest.MonkeyPatch) -
     assert cpu.instruction_sets() == ("neon", "dotprod", "i8mm", "sve2")
 
 
-def test_bandwidth() -> None:
+def test_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_MEASURE_S", 0.05)
     # A buffer that fits the cache would report the cache's speed, ten times the memory's.
     caches = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
     cache = int(caches.read_text().strip().rstrip("K")) << 10 if caches.exists() else 1 << 20
@@ -163,15 +164,15 @@ def test_bandwidth() -> None:
 
 
 def test_what_other_programs_take_of_the_processor():
-    """Another process that computes for half a second is seen, however busy the machine is."""
+    """Another process that computes for 0.25 s is seen, however busy the machine is."""
     before = cpu_use()
     with subprocess.Popen(
-        [sys.executable, "-Sc", "import time\nwhile time.process_time() < 0.5: pass"]
+        [sys.executable, "-Sc", "import time\nwhile time.process_time() < 0.25: pass"]
     ) as other:
         other.wait()
     after = cpu_use()
     taken = others_share([(before, after)]) * (after.total - before.total)
-    assert taken > 0.3  # the system counts in hundredths of a second
+    assert taken > 0.1  # the system counts in hundredths of a second
 
 
 def test_shares_of_several_spans_count_by_their_length():

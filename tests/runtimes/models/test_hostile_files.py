@@ -220,10 +220,10 @@ def test_long_numbers_of_protobuf_end_the_reading_at_once(folder: Path) -> None:
     "graph",
     [
         b"\x0a\x00" * 3_000_000,  # nodes of nothing
-        b"\x2a\x00" * 3_000_000,  # constants
-        b"\x2a\x06\x0a\x04\x01\x01\x01\x01" * 200_000,
+        b"\x2a\x00" * 140_000,  # constants
+        b"\x2a\x06\x0a\x04\x01\x01\x01\x01" * 140_000,
         b"\x2a" + b"\x84\x80\x80\x01" + b"\x0a\x80\x80\x80\x01" + b"\x01" * 2**21,  # dimensions
-        b"\x0a\x05\x1a\x03abc" * 400_000,
+        b"\x0a\x05\x1a\x03abc" * 140_000,
         b"\x08\x01",  # a number for a node
         b"\x0a\x02\x18\x01",  # a number for a name
     ],

@@ -51,8 +51,8 @@ HOSTILE = (
     _BIG + "{% for a in range(99999) %}{% if s == s ~ 'x' %}y{% endif %}{% endfor %}",
     _BIG + "{% for a in range(99999) %}{{ s.count('b') }}{% endfor %}",
     _BIG + "{% for a in range(99999) %}{{ s.upper() | length }}{% endfor %}",
-    _BIG + "{{ s.find('x') }}" * 4000,
-    _BIG + "{% set t = s %}{% if s in t %}{% endif %}" * 2000,
+    _BIG + "{{ s.find('x') }}" * 1000,
+    _BIG + "{% set t = s %}{% if s in t %}{% endif %}" * 500,
     "{% for a in range(99999) %}" * 15 + "{% endfor %}" * 15,
     # Macros
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -103,7 +103,7 @@ HOSTILE = (
     _BIG + "{{ [s] * 100000 ~ '' }}",
     _BIG + "{{ {'a': s, 'b': s}.items() | list | tojson }}" * 30,
     _BIG + "{{ s.split('') }}{{ s.split('a') | length }}",
-    _BIG + "{{ s.split() | length }}" * 2000,
+    _BIG + "{{ s.split() | length }}" * 500,
     _BIG + "{{ (s | replace('h', '\\n')).splitlines() | length }}",
     _BIG + "{{ (s | replace('h', '\\n')) | indent(100) | length }}",
     _BIG + "{{ (s | replace('h', '\\n')) | indent(s) | length }}",
@@ -122,7 +122,7 @@ HOSTILE = (
     _HUGE + "{{ s.rpartition('b' ~ s[:4000000]) | length }}",
     _HUGE + "{{ s.find('b' ~ s[:4000000]) }}{{ s.count(s[:4000000] ~ 'b') }}",
     _HUGE + "{{ s.expandtabs(999999999) | length }}{{ (s | replace('a', '\\t')).expandtabs(9999) | length }}",
-    _HUGE + "{{ s[::1] ~ s[::-1] }}" * 2000,
+    _HUGE + "{{ s[::1] ~ s[::-1] }}" * 500,
     # Widths
     "{{ 'a' | center(3000000000) | length }}",
     "{{ 'a'.center(3000000000) | length }}",
@@ -206,9 +206,9 @@ HOSTILE = (
     "{% set " + ",".join(f"a{i}" for i in range(2000)) + " = 1 %}",
     "".join(f"{{% if a %}}{{% set b{i} = 1 %}}{{% endif %}}" for i in range(700)),
     "{% macro m(" + ",".join(f"a{i}=1" for i in range(2000)) + ") %}{% endmacro %}{{ m() }}",
-    "{{ [" + "1," * 20_000 + "] | length }}",
-    "{% for i in range(99999) %}{% set x = [" + "1," * 30_000 + "] %}{% endfor %}",
-    "{% for i in range(99999) %}{% set x = {" + "'a':1," * 15_000 + "} %}{% endfor %}",
+    "{{ [" + "1," * 10_000 + "] | length }}",
+    "{% for i in range(99999) %}{% set x = [" + "1," * 10_000 + "] %}{% endfor %}",
+    "{% for i in range(99999) %}{% set x = {" + "'a':1," * 5_000 + "} %}{% endfor %}",
     "{#" * 60_000,
     "{{ '" * 40_000,
     "{% raw %}" * 14_000,
@@ -230,6 +230,7 @@ HOSTILE = (
 
 def main() -> None:
     budget.MOST_SECONDS = float(sys.argv[1])
+    budget._VALUES = int(100_000 * budget.MOST_SECONDS)
     wanted = [int(number) for number in sys.argv[2:]] or range(len(HOSTILE))
     said = [{"role": "user", "content": "Hello {} there"}]
     render_chat("{{ messages[0].content }}", said)

@@ -57,8 +57,8 @@ _OFTEN, _END = "{% for a in range(50) %}", "{% endfor %}"
 )
 def test_a_list_counts_whenever_it_is_made(template: str) -> None:
     with within(Budget()) as budget:
-        Sandbox().from_string(template.replace("LIST", f"[{'1,' * 10_000}]")).render()
-    assert MOST_MADE - budget.room > 50 * 2 * 10_000
+        Sandbox().from_string(template.replace("LIST", f"[{'1,' * 1000}]")).render()
+    assert MOST_MADE - budget.room > 50 * 2 * 1000
 
 
 @pytest.mark.parametrize("name", USUAL)
@@ -116,12 +116,12 @@ def test_a_conversation_may_be_large() -> None:
 
 @pytest.mark.parametrize("number", [0, 3, 19, 29, 32, 83, 105])
 def test_row_templates_have_the_same_bounds(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtimes.templates.budget.MOST_SECONDS", 0.3)
+    monkeypatch.setattr("runtimes.templates.budget.MOST_SECONDS", 0.05)
     with pytest.raises((InputError, RequestError)):
         RowTemplate(HOSTILE[number], "t.j2").render({"q": "x"})
 
 
 def test_the_form_of_tools_is_found_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtimes.templates.budget.MOST_SECONDS", 0.3)
+    monkeypatch.setattr("runtimes.templates.budget.MOST_SECONDS", 0.05)
     for number in (0, 19, 29, 112, 152):
         assert not form_of(HOSTILE[number]).told

@@ -42,6 +42,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="uses LD_PRELOAD
 @pytest.fixture
 def worker(gguf: Path) -> Iterator[WorkerEngine]:
     with WorkerEngine.load(gguf, SETTINGS) as engine:
+        engine._watchdog._tick_s = 0.05
         yield engine
 
 
@@ -61,6 +62,19 @@ def begin(worker: WorkerEngine, count: int) -> list[Stream]:
     streams = [worker.submit(Request(ids, LONG)) for _ in range(count)]
     next(iter(streams[0]))
     return streams
+
+
+def stop(worker: WorkerEngine) -> None:
+    """Stop the process; its step is soon too long, none of the next process is."""
+    watchdog = worker._watchdog
+    usual = watchdog._limit_s, watchdog._expired
+
+    def once(limit_s: float) -> None:
+        watchdog._limit_s, watchdog._expired = usual
+        watchdog._expired(limit_s)
+
+    os.kill(worker.pid, signal.SIGSTOP)
+    watchdog._limit_s, watchdog._expired = 0.2, once
 
 
 def check_ended(streams: list[Stream], words: str) -> list[Completion]:
@@ -106,29 +120,27 @@ def no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_step_without_end_while_no_file_can_be_opened(gguf, caplog):
-    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=2) as worker:
-        ids = prompt(worker)
-        expected = worker.generate([ids], SHORT)[0].text
-        streams = begin(worker, 32)
-        os.kill(worker.pid, signal.SIGSTOP)
-        with no_more_files():
-            assert check_ended(streams, "a step took longer than 2 s")
-            with pytest.raises(WorkerError, match=r"could not be started.*Too many open files"):
-                worker.encode("x")
-        assert worker.generate([ids], SHORT)[0].text == expected
+def test_a_step_without_end_while_no_file_can_be_opened(worker, caplog):
+    ids = prompt(worker)
+    expected = worker.generate([ids], SHORT)[0].text
+    streams = begin(worker, 32)
+    stop(worker)
+    with no_more_files():
+        assert check_ended(streams, "a step took longer than 0.2 s")
+        with pytest.raises(WorkerError, match=r"could not be started.*Too many open files"):
+            worker.encode("x")
+    assert worker.generate([ids], SHORT)[0].text == expected
     assert not any(record.exc_info for record in caplog.records)
 
 
-def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(gguf):
-    worker = WorkerEngine.load(gguf, SETTINGS, step_limit_s=1)
+def test_a_worker_that_was_stopped_is_no_reason_for_other_settings(worker):
     ids = prompt(worker)
-    os.kill(worker.pid, signal.SIGSTOP)
+    stop(worker)
     assert worker.stats().slots == 8  # the last known figures
     assert prompt(worker) == ids  # by the next process
     assert load_state(STATE) == {}
     # To drain it is to wait, though it has nothing left to do.
-    os.kill(worker.pid, signal.SIGSTOP)
+    stop(worker)
     closer = threading.Thread(target=worker.close, kwargs={"drain": True}, daemon=True)
     closer.start()
     closer.join(20)

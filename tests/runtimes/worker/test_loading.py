@@ -9,9 +9,7 @@ import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,12 +39,12 @@ while True:
 HAS_A_CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', {program!r}])"
 
 
-def first_child(parent: int, known: Collection[psutil.Process] = ()) -> psutil.Process:
-    """The worker process of ``parent``, as soon as there is one that is not ``known``."""
+def first_child(parent: int) -> psutil.Process:
+    """The worker process of ``parent``, as soon as there is one."""
     while True:
         for child in psutil.Process(parent).children():
             with contextlib.suppress(psutil.Error):
-                if child not in known and "runtimes.worker.child" in child.cmdline():
+                if "runtimes.worker.child" in child.cmdline():
                     return child
         time.sleep(0.005)
 
@@ -54,24 +52,22 @@ def first_child(parent: int, known: Collection[psutil.Process] = ()) -> psutil.P
 def test_a_worker_that_is_stopped_while_it_loads(gguf, caplog, monkeypatch):
     assert ensure("llamacpp").usable
     stopped: list[int] = []
-    known = psutil.Process().children()  # engines that other tests share
 
-    def stop_first() -> None:
-        child = first_child(os.getpid(), known)
-        child.suspend()
-        stopped.append(child.pid)
+    def stop_first(pid: int, limit_s: float) -> LoadMonitor:
+        if not stopped:
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+            limit_s = 0.3
+        return LoadMonitor(pid, limit_s)
 
-    stopper = threading.Thread(target=stop_first)
-    stopper.start()
-    monkeypatch.setattr(supervisor, "LOAD_LIMIT_S", 2)
-    with WorkerEngine.load(gguf, SETTINGS, step_limit_s=2) as one:
-        stopper.join(60)
+    monkeypatch.setattr(supervisor, "LoadMonitor", stop_first)
+    with WorkerEngine.load(gguf, SETTINGS) as one:
         assert one.pid not in stopped
         assert not psutil.pid_exists(stopped[0])
         assert one.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
         assert one.slots == 2
     (line,) = [text for text in caplog.messages if "was ended" in text]
-    assert "neither computed nor read anything for 2 s while it loaded" in line
+    assert "neither computed nor read anything for 0.3 s while it loaded" in line
     assert "stopped from outside" in line
     assert load_state(STATE) == {}  # no reason for other settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.batch.input import lines as lines_module
@@ -91,6 +91,7 @@ def test_refused_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             read(name)
 
 
+@settings(max_examples=40)
 @given(data=st.binary(max_size=300) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_give_a_row_a_line(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = write(tmp_path_factory.mktemp("bytes"), data)

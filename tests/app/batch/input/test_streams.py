@@ -30,13 +30,13 @@ def test_whatever_its_name(tmp_path: Path, packing: str) -> None:
 
 @pytest.mark.parametrize("packing", PACK)
 def test_rows_before_the_damage_are_read(tmp_path: Path, packing: str) -> None:
-    lines = [b'{"prompt":"%d"}\n' % (i * i * 7919) for i in range(30_000)]
+    lines = [b'{"prompt":"%d"}\n' % (i * i * 7919) for i in range(12_000)]
     packed = PACK[packing](b"".join(lines))
     half = len(packed) // 2
     for damaged in (packed[:half], packed[:half] + b"\xff" * 400 + packed[half + 400 :]):
         *good, last = read(write(tmp_path, damaged))
         # Flipped bits may decode to other text for a while before the checksum or a code tells.
-        assert 5_000 < codes(good).count(None) <= len(good) < 30_000
+        assert 2_000 < codes(good).count(None) <= len(good) < 12_000
         assert codes([last]) == ["damaged_input"]
         assert last.line > good[-1].line
     with pytest.raises(RequestError, match="cannot be unpacked"):

@@ -171,7 +171,7 @@ def test_tales_are_counted_give_way_to_a_chat_and_are_cancelled(endless, monkeyp
 def test_a_batch_gives_its_room_to_another_model_and_waits_for_the_next_server(
     endless, endless_gguf, monkeypatch
 ):
-    monkeypatch.setattr(pool, "REST_S", 1.0)
+    monkeypatch.setattr(pool, "REST_S", 0.2)
     model = read_model(endless_gguf)
     need = estimate(model, RunnerSettings(slots=2, context=CONTEXT)).total / 2**30
     memory = {"memory": 1.5 * need}

@@ -194,6 +194,7 @@ def test_a_wait_that_is_over_wakes_nobody_who_cannot_help(server, tmp_path, monk
 
 
 JOURNALS = json.loads((Path(__file__).parent / "wrong_journals.json").read_text())
+JOURNALS.append(["\0" * 10_000])
 
 
 def test_journals_that_nobody_wrote_so_stop_no_other_batch(server, tmp_path):
