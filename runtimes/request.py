@@ -265,7 +265,7 @@ class Timings:
         return 1 / self.tpot_s if self.tpot_s else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chunk:
     """A piece of streamed text with the tokens that have come since the piece before.
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -93,8 +93,7 @@ class Capabilities:
         return self.can_trim and self.every_logits and not self.top_k_logits
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
+class StepRow(NamedTuple):
     """One slot's share of a step: ``tokens`` go in at ``position``."""
 
     slot: int
@@ -118,10 +117,12 @@ def consecutive_runs(
     are thrown away; beyond that, another pass over the weights is cheaper. So it is where one of
     them is ``full``: it has no room for such a row.
     """
-    runs: list[list[StepRow]] = []
-    for row in rows:
-        missing = range(runs[-1][-1].slot + 1, row.slot) if runs else range(0)
-        if runs and len(missing) <= most_missing and not any(slot in full for slot in missing):
+    if rows[-1].slot - rows[0].slot == len(rows) - 1:
+        return [list(rows)]
+    runs = [list(rows[:1])]
+    for row in rows[1:]:
+        missing = range(runs[-1][-1].slot + 1, row.slot)
+        if len(missing) <= most_missing and not any(slot in full for slot in missing):
             runs[-1].append(row)
         else:
             runs.append([row])

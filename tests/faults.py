@@ -91,7 +91,7 @@ FAULTS = [
     Fault("runtimes/engine/prompt_scores.py", "known + 1 >= len", "known + 2 >= len"),
     # Sampling, thoughts, constraints, templates
     Fault("runtimes/sampling/state.py", "value / factor, value * factor", "value * factor, value"),
-    Fault("runtimes/sampling/state.py", "self.drawn < self.params.min_tokens", "self.drawn < 0"),
+    Fault("runtimes/sampling/state.py", "params.min_tokens if eos_ids", "0 if eos_ids"),
     Fault("runtimes/sampling/state.py", "(counts > 0)", "counts"),
     Fault(
         "runtimes/sampling/whole_row.py",

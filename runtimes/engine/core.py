@@ -149,31 +149,30 @@ class EngineCore:
             self._force(answer)
         for one, _ in forked:
             one.output = answers[one].tokens
-        tokens = [answers[one].tokens for one in step.sampled]
-        later = sum(
-            len(new) - (not one.output)
-            for one, new in zip(step.sampled, tokens, strict=True)
-            if new
-        )
+        tokens, later, completed = list[list[int]](), 0, 0
+        for one in step.sampled:
+            tokens.append(new := answers[one].tokens)
+            later += len(new) - (not one.output) if new else 0
+            completed += max(len(new), 1)
         counts = self.scheduler.commit(step, tokens, time.perf_counter() - begin)
-        for one, answer in answers.items():
-            full = answer.end is None and self._shifts and one.slot >= 0
-            if full and not self.kv.make_room(one):
+        for one, answer in answers.items() if self._shifts else ():
+            if answer.end is None and one.slot >= 0 and not self.kv.make_room(one):
                 answer.end = FinishReason.CONTEXT
         for one in step.sequences:
             if one not in answers and (why := _unscored(one)):
                 answers[one] = _Answer(one, end=FinishReason.ERROR, error=why)
         counts["prompt_tokens"], counts["decode_tokens"] = step.prefill, later
-        counts["completion_tokens"] = sum(max(len(new), 1) for new in tokens)
+        counts["completion_tokens"] = completed
         counts["forced_tokens"] = sum(one.forced for one in answers)
         native += step.drafting_s
         self.metrics.step(counts, native=native, whole=time.perf_counter() - begin)
         # Last, so that whoever sees a completion sees its tokens in the figures too.
         for one, answer in answers.items():
+            if answer.end is None:
+                continue
             if answer.end is FinishReason.ERROR:
                 one.distrust()  # what its slot holds is no better
-            if answer.end is not None:
-                self._end(one, answer.end, answer.error)
+            self._end(one, answer.end, answer.error)
         return True
 
     def _fork(
@@ -185,8 +184,10 @@ class EngineCore:
         """Draw the first tokens of further samples from the logits that their first one used."""
         forked: list[tuple[Sequence, Sampled]] = []
         for row, (first, result) in zip(at, drawn, strict=True):
+            if first.output or first.index or result.token is None:
+                continue
             state, count = first.state, first.request.params.samples
-            if count == 1 or first.index or first.output or result.token is None:
+            if count == 1:
                 continue
             others = [Sequence(state, index) for index in range(1, count)]
             state.sequences += others
@@ -202,7 +203,7 @@ class EngineCore:
         answer = _Answer(sequence)
         if (error := _unscored(sequence)) is not None:
             answer.end, answer.error = FinishReason.ERROR, error
-        elif sampled.token is not None and sequence.request.params.max_tokens == 0:
+        elif sequence.state.request.params.max_tokens == 0 and sampled.token is not None:
             answer.end = FinishReason.LENGTH
         else:
             self._take(answer, sampled)
@@ -224,6 +225,8 @@ class EngineCore:
         answers: dict[Sequence, _Answer],
     ) -> None:
         """Go on sampling rows whose tokens are those that were proposed."""
+        if not step.proposed:
+            return
         left = [
             (one, row) for one, row in zip(step.sampled, at, strict=True) if one in step.proposed
         ]

@@ -35,6 +35,9 @@ class Detokenizer:
 
     def add(self, text: str, *, may_stop: bool = True, final: bool = False) -> str:
         """Take text that is whole characters already; return as ``feed``, or all that is left."""
+        if not self._stop:
+            self.text += text
+            return text
         if self.stopped:
             return ""
         self._held += text

@@ -112,7 +112,12 @@ class KvCache:
     @property
     def running(self) -> tuple[Sequence, ...]:
         """Sequences with a slot, in ascending slot order."""
-        return tuple(one for one in self._sequences if one is not None)
+        return tuple(filter(None, self._sequences))
+
+    @property
+    def decoding(self) -> list[Sequence]:
+        """Sequences that decode, in ascending slot order."""
+        return [one for one in self.running if one.decoding]
 
     @property
     def busy(self) -> bool:
@@ -161,10 +166,12 @@ class KvCache:
         Samples of one request share their prompt also where prefixes are not kept.
         """
         wanted = _wanted(sequence)
+        start = wanted.tokens[:LEAST_SHARED]
         peers = [
             other
             for other in self.running
             if other is not sequence
+            and other.tokens(0, LEAST_SHARED) == start
             and other.request.adapter == wanted.adapter
             and (self._enabled or other.request.id == sequence.request.id)
             and not other.dropped
@@ -175,7 +182,8 @@ class KvCache:
             reading = not (other.needs_prefix or other.decoding)
             if reading and self._coming(wanted, other) - match.length >= LEAST_SHARED:
                 return False
-        known = self._known(live)
+        told = logger.isEnabledFor(logging.INFO)
+        known = self._known(live) if told or self.checkpoints else []
         if self.checkpoints:
             coming = [other.coming_tokens() for other in peers if other.needs_prefix]
             sequence.stops = self._stops(sequence, wanted, match.length, known, coming)
@@ -185,7 +193,7 @@ class KvCache:
             sequence.reused = sequence.computed
             self.prompt_tokens += sequence.length
             self.found_tokens += sequence.computed
-            if logger.isEnabledFor(logging.INFO):
+            if told:
                 _log_parting(sequence, wanted, known)
         return True
 
@@ -252,7 +260,7 @@ class KvCache:
             shortest = self._kv.shortest(slot) if slot == prefer else self._held(slot)
             if length := self._usable(wanted, held, best.length, points, shortest):
                 best = Match(length, slot=slot)
-        for entry in self.pool.latest:
+        for entry in self.pool.like(wanted):
             held, size = entry.prefix, len(entry.prefix.tokens)
             if length := self._usable(wanted, held, best.length, points, size):
                 best = Match(length, entry=entry)
@@ -260,7 +268,7 @@ class KvCache:
 
     def _known(self, live: Mapping[int, Prefix]) -> list[Prefix]:
         """All that is held: by running sequences (``live``), in free slots and in the pool."""
-        pooled = (entry.prefix for entry in self.pool.latest)
+        pooled = (entry.prefix for entry in reversed(self.pool.entries) if entry.whole)
         return [*live.values(), *self._retained.values(), *pooled]
 
     def _points(self, wanted: Prefix) -> Mapping[int, PooledPrefix]:
@@ -276,7 +284,7 @@ class KvCache:
             return 0
         least = max(least + 1, LEAST_SHARED)
         mine, theirs = wanted.tokens, held.tokens
-        if min(len(theirs), len(mine)) < least or theirs[:least] != mine[:least]:
+        if theirs[least - 1 : least] != mine[least - 1 : least]:  # before the others are compared
             return 0
         length = common_prefix(mine, theirs)
         if self.capabilities.can_trim:
@@ -436,7 +444,10 @@ class KvCache:
     def compact(self) -> list[Sequence]:
         """Move sequences; return those whose keys and values were lost, which have no slot now."""
         most_tokens = _MOST_MOVED_BYTES // max(self.capabilities.kv_bytes_per_token, 1)
-        while self.compacts and (gap := self._gap() or self._stray()) is not None:
+        while self.compacts:
+            decoding = self.decoding
+            if (gap := _gap(decoding) or self._stray(decoding)) is None:
+                break
             sequence, target = gap
             source, other = sequence.slot, self._sequences[target]
             both = [sequence, *([other] if other is not None and other.decoding else [])]
@@ -458,19 +469,13 @@ class KvCache:
             self._move_s = averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
         return []
 
-    def _gap(self) -> tuple[Sequence, int] | None:
-        """The decoding sequence in the highest slot, and the lowest slot below that has none."""
-        decoding = [one for one in self._sequences if one and one.decoding]
-        lowest = next((i for i, one in enumerate(decoding) if one.slot != i), len(decoding))
-        return (decoding[-1], lowest) if lowest < len(decoding) else None
-
-    def _stray(self) -> tuple[Sequence, int] | None:
+    def _stray(self, decoding: list[Sequence]) -> tuple[Sequence, int] | None:
         """A decoding sequence that others of its adapter come before, and the first slot among
         those of another adapter where it would join them."""
-        if not self.capabilities.adapters_apart:
+        adapters = [one.state.request.adapter for one in decoding]
+        if not self.capabilities.adapters_apart or len(set(adapters)) < 2:
             return None
-        decoding = [one for one in self._sequences if one and one.decoding]
-        counts = Counter(one.request.adapter for one in decoding)  # in the order of their slots
+        counts = Counter(adapters)  # in the order of their slots
         wanted = [adapter for adapter, count in counts.items() for _ in range(count)]
         for at, (one, adapter) in enumerate(zip(decoding, wanted, strict=True)):
             if one.request.adapter != adapter:
@@ -503,6 +508,12 @@ class KvCache:
             return None
         self._sequences[slot], one.slot = None, -1
         return one
+
+
+def _gap(decoding: list[Sequence]) -> tuple[Sequence, int] | None:
+    """The decoding sequence in the highest slot, and the lowest slot below that has none."""
+    lowest = next((i for i, one in enumerate(decoding) if one.slot != i), len(decoding))
+    return (decoding[-1], lowest) if lowest < len(decoding) else None
 
 
 def _wanted(sequence: Sequence) -> Prefix:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import collections.abc as abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # NumPy takes long to import, and an app that starts may only compare tokens
     from runtimes.runner import SavedKv
 
 _MOST_ENTRIES = 128  # each is looked at for every new sequence
-_RUN = 16  # tokens that are not the same by chance
+_RUN = 16  # tokens that are not the same by chance; the least that are kept
 
 
 class Prefix(NamedTuple):
@@ -21,8 +21,13 @@ class Prefix(NamedTuple):
 
     def begins(self, other: Prefix) -> bool:
         """Whether ``other`` begins with all of it."""
-        same = other.tokens[: len(self.tokens)] == self.tokens
-        return same and self.adapter == other.adapter
+        mine, theirs = self.tokens, other.tokens
+        same = theirs[len(mine) - 1 : len(mine)] == mine[-1:]  # what differs where both begin alike
+        return same and self.adapter == other.adapter and theirs[: len(mine)] == mine
+
+    def start(self) -> tuple[str | int | None, ...]:
+        """Key that is equal where one can serve another."""
+        return (self.adapter, *self.tokens[:_RUN])
 
 
 def common_prefix(a: abc.Sequence[int], b: abc.Sequence[int]) -> int:
@@ -59,6 +64,10 @@ class PooledPrefix:
     prefix: Prefix
     data: SavedKv
     whole: bool = True
+    start: tuple[str | int | None, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.prefix.start()
 
 
 class PrefixPool:
@@ -69,21 +78,21 @@ class PrefixPool:
         self.entries: list[PooledPrefix] = []  # least recently used first
         self.nbytes = 0
 
-    @property
-    def latest(self) -> abc.Iterator[PooledPrefix]:
-        """Whole entries, the most recently used first."""
-        return (entry for entry in reversed(self.entries) if entry.whole)
+    def like(self, wanted: Prefix, *, whole: bool = True) -> list[PooledPrefix]:
+        """Entries that start as ``wanted`` does, the most recently used first."""
+        start = wanted.start()
+        return [one for one in self.entries[::-1] if one.start == start and one.whole == whole]
 
     def holds(self, prefix: Prefix) -> bool:
         """Whether an entry begins with all of ``prefix``."""
-        return any(prefix.begins(entry.prefix) for entry in self.latest)
+        return any(prefix.begins(entry.prefix) for entry in self.like(prefix))
 
     def checkpoints(self, wanted: Prefix) -> dict[int, PooledPrefix]:
         """Checkpoints that ``wanted`` passes, by their numbers of tokens."""
         return {
             len(entry.prefix.tokens): entry
-            for entry in self.entries
-            if not entry.whole and entry.prefix.begins(wanted)
+            for entry in reversed(self.like(wanted, whole=False))
+            if entry.prefix.begins(wanted)
         }
 
     def put(self, prefix: Prefix, data: SavedKv, *, whole: bool = True) -> bool:
@@ -94,7 +103,7 @@ class PrefixPool:
         """
         if len(data) > self.budget:
             return False
-        for entry in [one for one in self.entries if one.whole == whole]:
+        for entry in self.like(prefix, whole=whole):
             if entry.prefix == prefix or (self._can_trim and entry.prefix.begins(prefix)):
                 self._drop(entry)
         while self.nbytes + len(data) > self.budget or len(self.entries) >= _MOST_ENTRIES:

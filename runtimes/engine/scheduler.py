@@ -14,7 +14,7 @@ committed.
 import bisect
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from runtimes.engine import policy
 from runtimes.engine.draft import Draft
@@ -27,8 +27,7 @@ from runtimes.runner import StepRow, StepRows
 from runtimes.settings import SchedulerSettings
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A planned step: what the runner executes, and the sequences behind it in the same order."""
 
     rows: StepRows
@@ -103,12 +102,12 @@ class Scheduler:
             self._admit(now)
         prefill = self._choose_prefill()
         if prefill and not self._capabilities.mixed_batch:
-            return self._step(prefill, expired, {})
+            return self._step({}, prefill, expired, {})
         for lost in self.kv.compact():
             self._requeue(lost)
         decode = self._decode_shares(sum(prefill.values()))
         proposed = {} if prefill else self._propose(decode)
-        return self._step({**decode, **prefill}, expired, proposed)
+        return self._step(decode, prefill, expired, proposed)
 
     def takes_forced(self, sequence: Sequence) -> bool:
         """Whether tokens that its constraint forces may be put behind it without sampling."""
@@ -118,12 +117,12 @@ class Scheduler:
         """How many tokens of each decoding row go in, in a step with ``prefill`` others: also
         forced ones, where they do not cost a pass of their own.
         """
-        decoding = [one for one in self.kv.running if one.decoding]
+        decoding = self.kv.decoding
         together = self._capabilities.mixed_batch or len(decoding) == 1
         spare = self._capabilities.batch - prefill - len(decoding) if together else 0
         shares: dict[Sequence, int] = {}
         for one in decoding:
-            more = min(one.pending - 1, max(spare, 0))
+            more = min(one.pending - 1, max(spare, 0)) if one.forced else 0
             shares[one], spare = 1 + more, spare - more
         return shares
 
@@ -211,39 +210,36 @@ class Scheduler:
 
     def _step(
         self,
-        shares: dict[Sequence, int],
+        decode: dict[Sequence, int],
+        prefill: dict[Sequence, int],
         expired: list[Sequence],
         proposed: RowTokens,
     ) -> Step:
-        sequences = tuple(one for one in self.kv.running if one in shares)
+        rows, sampled, shares = list[StepRow](), list[Sequence](), {**decode, **prefill}
+        sequences = tuple([one for one in self.kv.running if one in shares])
         top_k = self._capabilities.top_k_logits
-        rows = tuple(
-            StepRow(
-                slot=one.slot,
-                position=one.position,
-                tokens=[*one.tokens(one.computed, shares[one]), *proposed.get(one, ())],
-                logits=self._logits(one, shares[one]) + len(proposed.get(one, ())),
-                top_k_needed=one.request.params.top_k_needed if top_k else 0,
-                adapter=one.request.adapter,
-            )
-            for one in sequences
-        )
-        sampled = tuple(one for one in sequences if shares[one] == one.pending)
-        decoding = sum(shares[one] for one in sequences if one.output and one.decoding)
+        for one in sequences:
+            share, guesses, request = shares[one], proposed.get(one, ()), one.state.request
+            tokens = [*one.tokens(one.computed, share), *guesses]
+            logits = last = int(share == one.pending)
+            if (scores := one.state.scores) is not None:
+                logits = max(scores.rows(one.computed, share), last)
+            logits += len(guesses)
+            top = request.params.top_k_needed if top_k else 0
+            rows.append(StepRow(one.slot, one.position, tokens, logits, top, request.adapter))
+            if last:
+                sampled.append(one)
+        decoding = sum(share for one, share in decode.items() if one.output)
         return Step(
             rows,
             sequences,
-            sampled,
+            tuple(sampled),
             prefill=sum(shares.values()) - decoding,
             decoded=decoding > 0,
             expired=expired,
             proposed=proposed,
             drafting_s=self.proposer.drafting_s if self.proposer else 0.0,
         )
-
-    def _logits(self, sequence: Sequence, share: int) -> int:
-        sampled, scores = int(share == sequence.pending), sequence.state.scores
-        return max(scores.rows(sequence.computed, share), sampled) if scores else sampled
 
     def commit(self, step: Step, tokens: Iterable[list[int]], seconds: float = 0.0) -> Tokens:
         """Record that the step took ``seconds``, and which tokens go on each of ``step.sampled``:

@@ -38,6 +38,8 @@ class RequestState:
     new_matcher: MatcherMaker | None = None  # of its constraint, compiled
     thought_tokens: ThoughtTokens | None = None  # where its thinking is told from the answer
     scores: PromptScores | None = field(init=False)
+    # Whether pieces can be handed on before it is known which samples are kept.
+    streams: bool = field(init=False)
     sequences: list[Sequence] = field(default_factory=list)
     completions: dict[int, Completion] = field(default_factory=dict)  # by the sample's index
 
@@ -47,17 +49,13 @@ class RequestState:
 
     def __post_init__(self) -> None:
         self.scores = PromptScores.of(self.request)
+        self.streams = self.request.params.samples == self.request.params.n
 
     @property
     def deadline(self) -> float | None:
         """When it must end, on the clock of ``submitted``."""
         timeout = self.request.timeout_s
         return None if timeout is None else self.submitted + timeout
-
-    @property
-    def streams(self) -> bool:
-        """Whether pieces can be handed on before it is known which samples are kept."""
-        return self.request.params.samples == self.request.params.n
 
     def give_up(self, reason: FinishReason, error: str | None = None) -> None:
         """End it before it has a sample."""
@@ -72,14 +70,15 @@ class RequestState:
         ranked = [self.completions[sequence.index] for sequence in self.sequences]
         if not self.streams:
             ranked = sorted(ranked, key=_rank, reverse=True)[: self.request.params.n]
-        if not self.request.params.logprobs:
+        if not self.request.params.logprobs and ranked[0].logprobs is not None:
             ranked = [replace(one, logprobs=None) for one in ranked]
         if not self.streams:
             for number, one in enumerate(ranked):
                 if one.thought:
                     self.sink.put(Chunk(one.thought, (), number, thought=True))
                 self.sink.put(Chunk(one.text, one.token_ids, number))
-        self.sink.finish(replace(ranked[0], others=tuple(ranked[1:])))
+        first, *others = ranked
+        self.sink.finish(replace(first, others=tuple(others)) if others else first)
 
 
 def unstarted(
@@ -171,12 +170,13 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Tokens that must go through the model before the next one can be sampled."""
-        return self.length - self.computed
+        return len(self.prompt) + len(self.output) - self.computed
 
     @property
     def decoding(self) -> bool:
         """Whether the next sample needs one token only, and those that were forced behind it."""
-        return not self.needs_prefix and self.pending <= 1 + self.forced
+        pending = len(self.prompt) + len(self.output) - self.computed
+        return pending <= 1 + self.forced and not self.needs_prefix
 
     @property
     def next_chunk(self) -> int:
@@ -254,7 +254,7 @@ class Sequence:
         if sampled.top_logprobs is not None:
             self.top_logprobs.append(sampled.top_logprobs)
         self.sampler.accept(token)
-        params, drawn = self.request.params, self.sampler.drawn
+        params, drawn = self.state.request.params, self.sampler.drawn
         matcher, tokenizer = self.sampler.matcher, self.state.tokenizer
         if token in tokenizer.eos_ids and (params.constraint or not params.ignore_eos):
             return FinishReason.STOP
@@ -331,9 +331,9 @@ class Sequence:
             self._put(piece)
 
     def _put(self, piece: str, *, thought: bool = False) -> None:
-        tokens, self.silent = tuple(self.silent), []
         if self.state.streams:
-            self.state.sink.put(Chunk(piece, tokens, self.index, thought))
+            self.state.sink.put(Chunk(piece, tuple(self.silent), self.index, thought))
+        self.silent.clear()
 
     def _timings(self, usage: Usage) -> Timings:
         now, submitted = time.monotonic(), self.state.submitted

@@ -67,9 +67,7 @@ def library() -> ModuleType:
 
 
 class NativeBatch:
-    """A ``llama_batch`` of up to ``capacity`` tokens, each in one sequence, over NumPy arrays:
-    filling it costs microseconds, not a call per token.
-    """
+    """A ``llama_batch`` of up to ``capacity`` tokens, each in one sequence, over NumPy arrays."""
 
     def __init__(self, capacity: int) -> None:
         self._token, self._pos, self._seq = np.zeros((3, capacity), np.int32)
@@ -92,19 +90,18 @@ class NativeBatch:
         """Lay the rows out one after another; return how many rows of logits there will be: those
         that rows ask for, or with ``every`` one for each token.
         """
-        at = outputs = 0
+        tokens, positions, slots, logits = list[int](), list[int](), list[int](), list[int]()
         for row in rows:
-            end = at + len(row.tokens)
-            self._token[at:end] = row.tokens
-            self._pos[at:end] = range(row.position, row.position + len(row.tokens))
-            self._seq[at:end] = row.slot
-            self._logits[at:end] = every
-            if row.logits and not every:
-                self._logits[end - row.logits : end] = 1
-                outputs += row.logits
-            at = end
-        self.native.n_tokens = at
-        return at if every else outputs
+            count = len(row.tokens)
+            silent = 0 if every else count - row.logits
+            tokens += row.tokens
+            positions += range(row.position, row.position + count)
+            slots += [row.slot] * count
+            logits += [0] * silent + [1] * (count - silent)
+        size = self.native.n_tokens = len(tokens)
+        self._token[:size], self._pos[:size], self._seq[:size] = tokens, positions, slots
+        self._logits[:size] = logits
+        return sum(logits)
 
 
 _GPU, _IGPU = 1, 2  # ggml_backend_dev_type: the others are the processor and what belongs to it

@@ -273,7 +273,7 @@ class LlamaRunner:
             self._decode()
         finally:
             ends = {row.slot: row.position + len(row.tokens) for row in asked}
-            for row in rows if fill else ():
+            for row in rows if rows is not asked else ():
                 end = ends.get(row.slot, row.position)
                 if row.position + len(row.tokens) > end:
                     kv.remove(row.slot, end)

@@ -72,7 +72,7 @@ def parted(run: list[StepRow], slots: int, rule: Alike) -> list[list[StepRow]]:
     return [*parted(run[:half], slots, rule), *parted(run[half:], slots, rule)]
 
 
-def filled(run: StepRows, lengths: Sequence[int], rule: Alike | None = None) -> list[StepRow]:
+def filled(run: StepRows, lengths: Sequence[int], rule: Alike | None = None) -> StepRows:
     """A run of decoding rows with a row in every hole, one position past what that slot holds.
 
     With a ``rule`` it is a pass of one of its shapes, the rows with their further tokens.
@@ -81,10 +81,12 @@ def filled(run: StepRows, lengths: Sequence[int], rule: Alike | None = None) -> 
     if rule is not None:
         count, tokens = rule.shape(count, len(lengths))
         first = min(first, len(lengths) - count)
+    elif count == len(run):
+        return run
     busy = {row.slot: row for row in run}
     rest = (0,) * (tokens - 1)
     return [
-        StepRow(row.slot, row.position, (*row.tokens, *rest), row.logits)
+        row._replace(tokens=(*row.tokens, *rest))
         if (row := busy.get(slot))
         else StepRow(slot, lengths[slot], (0, *rest), logits=0)
         for slot in range(first, first + count)

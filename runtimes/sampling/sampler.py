@@ -1,6 +1,7 @@
 """One token for every row of a step, each row by the cheapest way to its own result; and
 log-probabilities, from the raw logits: before bias, penalties and temperature."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -70,8 +71,8 @@ def sample(logits: StepLogits, states: States) -> list[Sampled]:
 
 def _sampled(logits: StepLogits, states: States) -> list[Sampled]:
     tokens = _overridden(_choose(logits, states), states)
-    sampled = [Sampled(token) for token in tokens.tolist()]
-    wanted = [i for i, state in enumerate(states) if state.params.wants_logprobs]
+    sampled = list(map(Sampled, tokens.tolist()))
+    wanted = [i for i, state in enumerate(states) if state.scored]
     if not wanted or isinstance(logits, TopKLogits):  # never given to rows that want them
         return sampled
     if len(wanted) < len(states):
@@ -106,7 +107,7 @@ def _choose(logits: StepLogits, states: States) -> Ints:
     """The tokens; raises _BrokenLogitsError."""
     if isinstance(logits, TopKLogits):
         return _from_top_k(logits, states)
-    if all(s.params.temperature == 0 and not s.edits for s in states):
+    if all(s.greedy and not s.edits for s in states):
         tokens: Ints = logits.argmax(axis=1)
         _check(logits[np.arange(len(tokens)), tokens])
         return tokens
@@ -124,9 +125,8 @@ def _choose(logits: StepLogits, states: States) -> Ints:
 
 def _check(tops: Floats) -> None:
     """Refuse rows whose largest logit is not a finite number (NaN counts as largest)."""
-    finite = np.isfinite(tops)
-    if not finite.all():
-        raise _BrokenLogitsError(np.flatnonzero(~finite).tolist())
+    if not all(map(math.isfinite, tops.tolist())):
+        raise _BrokenLogitsError(np.flatnonzero(~np.isfinite(tops)).tolist())
 
 
 def _choose_places(values: Floats, states: States) -> Ints:

@@ -36,15 +36,19 @@ class SamplerState:
         matcher: GrammarMatcher | Thoughts | None = None,
     ) -> None:
         self.params = params
+        self.greedy, self.scored = params.temperature == 0, params.wants_logprobs
         self.matcher = matcher
         self.drawn = 0
         self.inverse_temperature = 1 / min(max(params.temperature, _COLDEST), _HOTTEST)
-        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        seed = params.seed
+        if seed is None:
+            seed = 0 if self.greedy else secrets.randbits(63)
         if sample_index:
             seed = _mix(_mix(seed & _WORD) + sample_index * _SAMPLE)
         self._stream = _mix(seed & _WORD)
         self._bias = _bias(params.logit_bias)
         self._eos = np.array(sorted(eos_ids), np.int64)
+        self._without_eos = params.min_tokens if eos_ids else 0  # so many tokens at first
         self._penalised = params.penalised
         self._seen = _Counts(prompt if self._penalised else ())
 
@@ -66,13 +70,9 @@ class SamplerState:
         return (
             (self.matcher is not None and self.matcher.masks)
             or self._bias is not None
-            or self._bans_eos
-            or len(self._seen) > 0
+            or self.drawn < self._without_eos
+            or (self._penalised and len(self._seen) > 0)
         )
-
-    @property
-    def _bans_eos(self) -> bool:
-        return self.drawn < self.params.min_tokens and len(self._eos) > 0
 
     def edit(self, logits: Floats) -> None:
         """Steps 1 to 4 in place, on this row's [vocabulary] logits."""
@@ -80,7 +80,7 @@ class SamplerState:
         if self._bias is not None:
             ids, values = self._bias
             logits[ids] += values
-        if self._bans_eos and goes_on:
+        if self.drawn < self._without_eos and goes_on:
             # A tokenizer may know more ids than the model gives logits for.
             logits[self._eos[self._eos < len(logits)]] = -np.inf
         if len(self._seen):

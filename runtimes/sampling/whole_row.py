@@ -25,6 +25,8 @@ _PARTS = 64
 _LEAST = np.finfo(np.float32).min
 _SAMPLE = 8192
 _TINY = 1e-30
+_ROUNDED = 0.999  # a bound by floats, made safe
+_MANY = 4096  # of more values, few are gathered first
 _FEW = 16  # a kept set smaller than the vocabulary by this factor is gathered
 _FEW_SORTED = 8  # a part smaller than the vocabulary by this factor is sorted at once
 
@@ -215,8 +217,15 @@ def draw_among(values: Floats, tops: Floats, states: States) -> Ints:
     top = tops[:, None]
     scale = np.array([state.inverse_temperature for state in states], np.float32)[:, None]
     weights = _weights(values, top, scale)
-    if any(0 < p.top_k < width or p.top_p < 1 for p in params):
-        weights *= _kept(values, top, scale, states)
+    ids, some = None, any(0 < p.top_k < width for p in params)
+    if some or any(p.top_p < 1 for p in params):
+        total = weights.sum(axis=1, dtype=np.float64)
+        if not some and values.size > _MANY:
+            # The weights below this together weigh less than what top-p leaves out.
+            least = total * [_ROUNDED * (1 - p.top_p) / width for p in params]
+            values, ids = _gathered(values, weights >= least[:, None])
+            weights = _weights(values, top, scale)
+        weights *= _kept(values, top, scale, states, total)
     if any(p.min_p > 0 for p in params):
         # The likeliest token's weight is exactly 1.
         weights *= weights >= np.array([p.min_p for p in params], np.float32)[:, None]
@@ -224,7 +233,16 @@ def draw_among(values: Floats, tops: Floats, states: States) -> Ints:
     # Below the total for every number below 1, even rounded.
     point = reached[:, -1] * [state.uniform() for state in states]
     places: Ints = (reached > point[:, None]).argmax(axis=1)
-    return places
+    return places if ids is None else ids[np.arange(len(ids)), places]
+
+
+def _gathered(values: Floats, mask: Mask) -> tuple[Floats, Ints]:
+    """Each row's values where the mask is set, and their places, in as few columns as hold them."""
+    counts, flat = mask.sum(axis=1), np.flatnonzero(mask)
+    used = np.arange(counts.max()) < counts[:, None]
+    few, places = np.full(used.shape, -np.inf, np.float32), np.zeros(used.shape, np.int64)
+    few[used], places[used] = values.ravel()[flat], flat % mask.shape[1]
+    return few, places
 
 
 def _weights(values: Floats, top: Floats, scale: Floats) -> Floats:
@@ -235,8 +253,8 @@ def _weights(values: Floats, top: Floats, scale: Floats) -> Floats:
     return weights
 
 
-def _kept(values: Floats, top: Floats, scale: Floats, states: States) -> Mask:
-    """Return the positions that top-k and then top-p keep."""
+def _kept(values: Floats, top: Floats, scale: Floats, states: States, total: Doubles) -> Mask:
+    """Return the positions that top-k and then top-p keep. ``total`` is each row's weight."""
     width = values.shape[1]
     count = np.array([min(s.params.top_k or width, width) for s in states])
     ordered = _descending(values, int(count.max()))
@@ -248,7 +266,8 @@ def _kept(values: Floats, top: Floats, scale: Floats, states: States) -> Mask:
         reached = weights.cumsum(axis=1, dtype=np.float64)
         # Up to and with the token at which the share is reached.
         before = reached - weights
-        outside = before >= (share * reached[:, -1])[:, None]
+        total = np.where(count < width, reached[:, -1], total)
+        outside = before >= (share * total)[:, None]
         first = outside.argmax(axis=1)
         count = np.minimum(count, np.where(first, first, width))
     edge = ordered[np.arange(len(values)), count - 1]

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 # Tokens that come closer together than this share a message: at a thousand steps a second, waking
 # two processes for each token would cost more than the token.
-_REST_S = 0.002
+_REST_S = 0.004
 _PULSE_S = 0.2
 
 # A text of more characters is made tokens of beside the others, which it would hold up.
@@ -64,8 +64,7 @@ class _Sink:
 
     def put(self, chunk: Chunk) -> None:
         """See runtimes.engine.sequence.Sink."""
-        said = self.number, chunk.text, chunk.token_ids, chunk.index
-        self.out((*said, True) if chunk.thought else said)
+        self.out((self.number, chunk.text, chunk.token_ids, chunk.index, chunk.thought))
 
     def finish(self, completion: Completion) -> None:
         """See runtimes.engine.sequence.Sink."""

@@ -49,13 +49,11 @@ class InFlightRequest:
     request: Request
     stream: Stream
     submitted: float = field(default_factory=time.monotonic)
-    first: float = 0.0
     cancelled: bool = False
     chunks: list[Chunk] = field(default_factory=list)
 
     def take(self, chunk: Chunk) -> None:
         """Hand on a chunk."""
-        self.first = self.first or time.monotonic()
         self.chunks.append(chunk)
         self.stream.put(chunk)
 
@@ -64,7 +62,7 @@ class InFlightRequest:
         if self.cancelled:
             reason, error, retryable = FinishReason.CANCELLED, None, False
         now = time.monotonic()
-        first = self.first or now
+        first = self.stream.first_at or now
         waited = first - self.submitted
         own = [chunk for chunk in self.chunks if chunk.index == 0]
         tokens = tuple(token for chunk in own for token in chunk.token_ids)

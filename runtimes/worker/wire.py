@@ -12,7 +12,6 @@ import logging
 import pickle
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,8 +114,8 @@ class PipeSender:
     """A thread that writes to a pipe. ``put`` never blocks, whether anybody reads or not.
 
     Everything that was put since the last write goes out as one message. After one with chunks the
-    thread rests for ``rest_s``: what comes in the meantime costs one message instead of many, and
-    what comes after a longer silence does not wait.
+    thread rests for ``rest_s``, or until there is something else: chunks that come in the meantime
+    cost one message instead of many, and what comes after a longer silence does not wait.
 
     An item that cannot be pickled is left out, and ``unsendable`` called with it and the error.
     """
@@ -132,9 +131,15 @@ class PipeSender:
         self._fd = fd
         self._unsendable = unsendable or _log_unsendable
         self._rest_s = rest_s
+        self._hurry = threading.Event()
         self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.put: Callable[[object], None] = self.items.put
         self._thread = start_thread(name, self._run)
+
+    def put(self, item: object) -> None:
+        """Have it sent."""
+        self.items.put(item)
+        if type(item) is not tuple:
+            self._hurry.set()
 
     def close(self, timeout: float | None = None) -> None:
         """Write what is there, then close the pipe; wait for that at most ``timeout`` seconds."""
@@ -147,6 +152,7 @@ class PipeSender:
             last = False
             while not last:
                 items = [self.items.get()]
+                self._hurry.clear()
                 with contextlib.suppress(queue.Empty):
                     while True:
                         items.append(self.items.get(False))
@@ -154,7 +160,7 @@ class PipeSender:
                 stream.write(self._packed([item for item in items if item is not None]))
                 stream.flush()
                 if self._rest_s and type(items[0]) is tuple:
-                    time.sleep(self._rest_s)
+                    self._hurry.wait(self._rest_s)
 
     def _packed(self, items: list[Any]) -> bytes:
         """``items`` as a message; one each where something of them cannot be sent."""

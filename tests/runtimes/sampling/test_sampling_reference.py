@@ -159,7 +159,7 @@ def test_every_row_of_a_mixed_batch_follows_the_documented_steps(vocabulary, dat
         assert fits(row, token), row.params
 
 
-@pytest.mark.parametrize("vocabulary", [300, 6001])
+@pytest.mark.parametrize("vocabulary", [300, 4096, 6001])
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_a_row_has_the_same_token_alone_and_among_others(vocabulary, data):

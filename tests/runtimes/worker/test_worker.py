@@ -23,7 +23,7 @@ from runtimes.settings import RunnerSettings
 from runtimes.worker.child import _Server
 from runtimes.worker.engine import WorkerEngine
 from runtimes.worker.process import WorkerProcess
-from runtimes.worker.wire import Call, Done, Reply
+from runtimes.worker.wire import Call, Cancel, Done, PipeSender, Reply, receive
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -103,6 +103,19 @@ def test_cancel(worker):
             break
     assert done.finish_reason is FinishReason.CANCELLED
     worker.cancel("nobody")
+
+
+def test_what_is_no_chunk_ends_the_rest_behind_one():
+    source, target = os.pipe()
+    sender, messages = PipeSender(target, "test-send", rest_s=600), receive(source)
+    chunk, other = (1, "a", (5,), 0, False), Cancel("one")
+    sender.put(chunk)
+    assert next(messages) == [chunk]
+    sender.put(chunk)
+    sender.put(other)
+    assert next(messages) == [chunk, other]
+    sender.close(10)
+    assert not any(messages)
 
 
 def test_an_answer_may_come_before_the_question_is_noted(worker, monkeypatch):
