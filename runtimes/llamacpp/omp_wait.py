@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import threading
+import time
 from functools import cache
 from typing import Any
 
@@ -26,6 +28,7 @@ _LOOK_S = 0.25
 # In cores. What a chat window or a job's progress takes is no reason to sleep.
 _CROWDED, _FREE = 0.5, 0.25
 _LOOKS_UNTIL_FREE = 4
+_REST_S = 0.02  # without a step: others may have worked meanwhile, as engines that take turns do
 
 
 def excess(threads: int, others: float, cores: int) -> float:
@@ -45,6 +48,8 @@ class OmpWaitPolicy:
         self._work = threading.Event()
         self._closed = threading.Event()
         self._running = False
+        self._ended = -math.inf  # the last step
+        self._rested = False  # since the last look
         self._asleep: threading.Event | None = None  # while waiting threads sleep: ends it
         chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
         if threads > 1 and not chosen and _openmp() is not None:
@@ -53,12 +58,15 @@ class OmpWaitPolicy:
     def __enter__(self) -> None:
         """A step begins."""
         self._running = True
+        if time.perf_counter() - self._ended > _REST_S:
+            self._rested = True
         if not self._work.is_set():
             self._work.set()
 
     def __exit__(self, *_: object) -> None:
         """A step has ended."""
         self._running = False
+        self._ended = time.perf_counter()
 
     def close(self) -> None:
         """End the watch. Idempotent."""
@@ -72,6 +80,9 @@ class OmpWaitPolicy:
                 self._work.clear()
                 if not self._running:  # no step has begun just before it was cleared
                     self._work.wait()
+                self._rested = True
+            if self._rested:
+                self._rested = False
                 usage = cpu_use()
                 continue
             before, usage = usage, cpu_use()
