@@ -68,6 +68,8 @@ class Capabilities:
     batch: int  # most tokens in one step
     vocab_size: int
     mixed_batch: bool  # one step may hold prefill of several rows and decode together
+    # One step may hold prefill of several rows: as many tokens of each, in slots side by side.
+    equal_prefills: bool = False
     kv_bytes_per_token: int = 0  # over all layers
     # False where a slot can only be emptied, continued, brought back to a checkpoint, or cut to
     # ``KvSlots.shortest``: a sliding window's cache has lost what lies before the window, a

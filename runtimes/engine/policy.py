@@ -12,6 +12,8 @@ from runtimes.engine.sequence import Sequence
 from runtimes.request import Priority
 from runtimes.settings import SchedulerSettings
 
+# Tokens of several short prompts that go in together; with more, no pass is faster by the token.
+MOST_TOGETHER = 128
 LEAST_CHUNK = 32  # tokens of a prompt; less would cost nearly as much as this many
 _FIRST_CHUNK = 256  # tokens, before the rate is known
 

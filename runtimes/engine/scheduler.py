@@ -203,10 +203,33 @@ class Scheduler:
                 share = min(share, scores.most_tokens(sequence.computed, 1 + max(spare, 0)))
                 spare -= max(scores.rows(sequence.computed, share) - 1, 0)
             shares[sequence] = share
-            budget -= share
+            if capabilities.equal_prefills and not chunked and scores is None:
+                return self._together(sequence, share, waiting, min(budget, policy.MOST_TOGETHER))
             if not capabilities.mixed_batch:
                 break
+            budget -= share
         return shares
+
+    def _together(
+        self, first: Sequence, share: int, waiting: Iterable[Sequence], most: int
+    ) -> dict[Sequence, int]:
+        """``first`` with the prompts in slots next to its own, as many tokens of each as the
+        shortest piece has, ``most`` in all: a pass of few tokens costs nearly as much as one of
+        many."""
+        by_slot, shares = {one.slot: one for one in waiting}, {first: share}
+        if 2 * share > most:
+            return shares
+        for step in (-1, 1):
+            slot = first.slot + step
+            while (one := by_slot.get(slot)) and one.chunk == 1 and one.state.scores is None:
+                if one.needs_prefix and not self.kv.reuse_prefix(one):
+                    break
+                least = min(share, one.before_stop)
+                if one.pending == 1 or least * (len(shares) + 1) > most:
+                    break
+                shares[one], share = share, least
+                slot += step
+        return dict.fromkeys(shares, share)
 
     def _step(
         self,

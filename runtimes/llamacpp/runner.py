@@ -144,9 +144,10 @@ class LlamaRunner:
 
     By default each sequence has a cache of its own. llama.cpp then makes an extra pass for every
     hole in the sequence ids of a batch, and splits batches of unequal rows; so a prompt goes in by
-    itself, and decoding rows go together with unused rows in the holes. With ``unified_kv`` all
-    rows go in one batch, whatever they are. With ``reproducible`` decoding rows go in passes that
-    compute a row alike (``shapes``), by themselves where nothing else does.
+    itself, or with pieces of others that are as long, and decoding rows go together with unused
+    rows in the holes. With ``unified_kv`` all rows go in one batch, whatever they are. With
+    ``reproducible`` decoding rows go in passes that compute a row alike (``shapes``), by themselves
+    where nothing else does, and prompts by themselves.
     """
 
     def __init__(self, model_file: ModelFile, settings: RunnerSettings) -> None:
@@ -185,6 +186,7 @@ class LlamaRunner:
             batch=max(settings.batch, slots),
             vocab_size=vocabulary,
             mixed_batch=settings.unified_kv,
+            equal_prefills=not (settings.unified_kv or settings.reproducible),
             kv_tokens=settings.kv_tokens if settings.unified_kv else None,
             kv_bytes_per_token=model_file.kv_bytes_per_token(kv_bits(settings.kv_type) / 8),
             can_trim=self.kv.can_trim,
@@ -252,8 +254,11 @@ class LlamaRunner:
         """The batches that a step is made of."""
         if self.capabilities.mixed_batch:
             return [list(rows)]
-        if self.capabilities.lone_rows or any(len(row.tokens) > 1 for row in rows):
+        if self.capabilities.lone_rows:
             return [[row] for row in rows]
+        if any(len(row.tokens) > 1 for row in rows):
+            equal = self.capabilities.equal_prefills and len({len(row.tokens) for row in rows}) == 1
+            return consecutive_runs(rows, 0) if equal else [[row] for row in rows]
         runs = consecutive_runs(rows, self._most_holes, self.kv.full())
         if self._alike is None:
             return runs

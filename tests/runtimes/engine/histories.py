@@ -170,6 +170,7 @@ class Shape:
     token_bytes: int = 0
     guesses: int = 0  # how many at a time are proposed for a row, right or wrong
     adapters_apart: bool = False
+    equal_prefills: bool = False
     forced: int = 0  # how many tokens at a time are put behind a sampled one
     whole: bool = False  # a checkpoint is all that a slot holds
     exact: bool = True  # a slot that was brought back computes to the last bit what it did
@@ -191,6 +192,7 @@ def make_cache(kv: TokenSlots, shape: Shape) -> KvCache:
         kv_tokens=shape.kv_tokens,
         kv_bytes_per_token=shape.token_bytes,
         adapters_apart=shape.adapters_apart,
+        equal_prefills=shape.equal_prefills,
     )
     return KvCache(
         kv,
@@ -274,6 +276,7 @@ class History:
         self.finished: list[Sequence] = []
         self.expired: list[Sequence] = []
         self.reused = 0
+        self.prefills_together = 0
 
     def add(
         self,
@@ -391,7 +394,9 @@ class History:
         if shape.mixed:
             assert all(row in step.sequences for row in decoding), "every running row decodes"
         elif any(len(row.tokens) > 1 for row in rows):
-            assert len(rows) == 1, "one row of prefill at a time"
+            alike = len({len(row.tokens) for row in rows}) == 1 and slots[-1] - slots[0] < len(rows)
+            assert len(rows) == 1 or (shape.equal_prefills and alike), "one row, or as many tokens"
+            self.prefills_together += len(rows) > 1
         if shape.kv_tokens is not None:
             reserved = sum(
                 len(row.prompt) + row.request.params.max_tokens for row in self.cache.running

@@ -54,6 +54,7 @@ shapes = st.builds(
         guesses=more[0],
         forced=more[1],
         adapters_apart=more[2],
+        equal_prefills=more[3] and not mixed,
     ),
     st.integers(1, 6),
     st.integers(0, 40),
@@ -70,7 +71,7 @@ shapes = st.builds(
     ),
     st.sampled_from([0, 0, 3]),
     st.sampled_from([1, 1, 8, 20]),
-    st.tuples(st.integers(0, 6), st.integers(0, 4), st.booleans()),
+    st.tuples(st.integers(0, 6), st.integers(0, 4), st.booleans(), st.booleans()),
 )
 
 
@@ -202,6 +203,32 @@ def test_rows_of_adapters_that_run_go_first_where_each_takes_a_pass_of_its_own()
     history.run_out()
     names = "".join(row.request.adapter or "" for row in history.finished)
     assert names == "aaaabbbb"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "passes"),
+    [
+        ([9] * 6, [6 * [9]]),
+        ([9, 20, 9, 20], [4 * [9], [11], [11]]),  # 11 of each are left, with a slot between
+        ([20, 20, 9], [3 * [9], 2 * [11]]),
+        ([60, 60, 60], [2 * [60], [60]]),  # more would not be faster
+        ([100, 9], [[100], [9]]),  # nor it
+        ([9, 100], [2 * [9], [32], [59]]),
+    ],
+)
+def test_prompts_in_slots_side_by_side_go_in_together(lengths, passes, monkeypatch):
+    history = History(Shape(6, 128, mixed=False, equal_prefills=True))
+    for number, length in enumerate(lengths):
+        history.add([10 * number + i for i in range(length)], 2)
+    found, check = [], history.check
+
+    def noted(step):
+        found.append([len(row.tokens) for row in step.rows])
+        check(step)
+
+    monkeypatch.setattr(history, "check", noted)
+    history.run_out()
+    assert [lengths for lengths in found if max(lengths) > 1] == passes
 
 
 @given(
