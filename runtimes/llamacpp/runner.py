@@ -42,12 +42,12 @@ from runtimes.settings import MOST_SLOTS, RunnerSettings, kv_bits, outputs_at_on
 class LlamaAdapters:
     """Implements ``runtimes.runner.AdapterSlots``. Their memory goes with the model's."""
 
-    def __init__(self, model: Any, context: Any, slots: int) -> None:
+    def __init__(self, model: Any, context: Any, slots: int, *, offloaded: bool) -> None:
         self._lib = library()
         self._model, self._context = model, context
         self._loaded: dict[str, Any] = {}
         self._used: str | None = None
-        self.stacks = hasattr(self._lib._lib, "ingot_stack_adapters")
+        self.stacks = hasattr(self._lib._lib, "ingot_stack_adapters") and not offloaded
         self._stack: Any = None
         self._layers = np.zeros(slots, np.int32)  # of the stack, by slot; 0 adds nothing
 
@@ -77,8 +77,7 @@ class LlamaAdapters:
         self._restack()
 
     def _restack(self) -> None:
-        """Stack what is loaded anew. There is no stack where one changes experts, embeddings or a
-        layer on a device."""
+        """Stack what is loaded anew. There is no stack where one changes experts or embeddings."""
         self._use(None)
         self._lib.llama_adapter_lora_free(self._stack)
         self._stack = None
@@ -115,7 +114,7 @@ class LlamaAdapters:
         self._lib.llama_set_adapters_lora(self._context, some, int(bool(adapter)), scales)
 
     def groups(self, rows: StepRows) -> list[StepRows]:
-        """What can run together: all rows where there is a stack; else those of one adapter, in
+        """Group what can run together: all rows with a stack; else those of one adapter, in
         their order, the group that needs no change first."""
         if self._stack or all(row.adapter == self._used for row in rows):
             return [rows]
@@ -176,7 +175,9 @@ class LlamaRunner:
             window=0 if stateful else window,
         )
         # Rounding with an adapter would depend on the number of rows in other ways.
-        self.adapters = None if settings.reproducible else LlamaAdapters(model, context, caches)
+        self.adapters: LlamaAdapters | None = None
+        if not settings.reproducible:
+            self.adapters = LlamaAdapters(model, context, caches, offloaded=offloads(settings))
         # Rows of logits that a call may ask for
         self._outputs = outputs_at_once(settings, caches)
         self.capabilities = Capabilities(
@@ -193,7 +194,7 @@ class LlamaRunner:
             whole_checkpoints=bool(self._lib.llama_model_is_recurrent(model)),
             exact_checkpoints=window == 0,
             can_shift=self.kv.can_shift,
-            adapters_apart=not (self.adapters and self.adapters.stacks) or offloads(settings),
+            adapters_apart=not (self.adapters and self.adapters.stacks),
             gpu_layers=offloaded_layers(settings, model_file.layers),
             top_k_logits=settings.device_sampling,
             most_logits=self._outputs,
