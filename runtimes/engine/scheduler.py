@@ -222,6 +222,8 @@ class Scheduler:
         for step in (-1, 1):
             slot = first.slot + step
             while (one := by_slot.get(slot)) and one.chunk == 1 and one.state.scores is None:
+                if one.request.priority > first.request.priority:
+                    break
                 if one.needs_prefix and not self.kv.reuse_prefix(one):
                     break
                 least = min(share, one.before_stop)

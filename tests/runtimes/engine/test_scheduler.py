@@ -231,6 +231,18 @@ def test_prompts_in_slots_side_by_side_go_in_together(lengths, passes, monkeypat
     assert [lengths for lengths in found if max(lengths) > 1] == passes
 
 
+def test_a_prompt_waits_for_none_that_is_less_urgent():
+    scheduler = make_scheduler(4, 128, mixed=False)
+    scheduler._capabilities = replace(scheduler._capabilities, equal_prefills=True)
+    wanted = [Priority.LOW, Priority.CRITICAL, Priority.CRITICAL, Priority.LOW]
+    rows = [
+        add(scheduler, Request([10 * number + i for i in range(9)], priority=one))
+        for number, one in enumerate(wanted)
+    ]
+    step = scheduler.schedule(0.0)
+    assert set(step.sequences) == {rows[1], rows[2]}
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 20), st.sampled_from(Priority), adapters), max_size=12),
     st.lists(adapters, max_size=3),
