@@ -33,19 +33,19 @@ def test_it_sleeps_while_others_are_busy_and_spins_again_afterwards(
 ) -> None:
     others = [0.0]
     monkeypatch.setattr(omp_wait, "others_share", lambda _: others[0] / omp_wait._cores())
-    monkeypatch.setattr(omp_wait, "_LOOK_S", 0.05)
+    monkeypatch.setattr(omp_wait, "_LOOK_S", 0.2)
     monkeypatch.setattr(omp_wait, "_REST_S", 0.005)
     watch = OmpWaitPolicy(threads=omp_wait._cores() + 1)
     try:
         watch.__enter__()
         time.sleep(0.1)
         assert watch._asleep is None
-        for _ in range(8):  # turns with another engine
+        for _ in range(16):  # turns with another engine, some in each look
             watch.__exit__()
             time.sleep(2 * omp_wait._REST_S)
             others[0] = 1.0
             watch.__enter__()
-            time.sleep(0.6 * omp_wait._LOOK_S)
+            time.sleep(0.05)
         assert watch._asleep is None
         until(lambda: watch._asleep is not None)
         others[0] = 0.0
