@@ -2,7 +2,7 @@
 //
 // llama.cpp adds its adapters to every row of a pass. Here those of a model are stacked: for each
 // of its matrices one tensor of all A [in, rank, 1 + adapters], and one of all B, transposed: [out,
-// rank, 1 + adapters]. A row takes from both the layer that its sequence has; the first is none.
+// rank, 1 + adapters]. A row takes from both the adapter that its sequence has; the first is zero.
 
 #pragma once
 
@@ -22,41 +22,41 @@
 
 namespace ingot {
 
-// The layers of a stack that a pass takes: of its tokens, and of those with logits, which alone go
-// through the end of the last layer.
-class LayersOfRows : public llm_graph_input_i {
+// The adapters of a stack that a pass takes: for its tokens, and for those with logits, which alone
+// go through the end of the model's last layer.
+class AdaptersOfRows : public llm_graph_input_i {
 public:
-    LayersOfRows(const llama_adapter_lora * stack, int64_t tokens, int64_t outputs)
+    AdaptersOfRows(const llama_adapter_lora * stack, int64_t tokens, int64_t outputs)
         : stack(stack), tokens(tokens), outputs(outputs) {}
 
     // The one of a graph that is being built.
-    static LayersOfRows & of(
+    static AdaptersOfRows & of(
             llm_graph_result * graph, const llama_adapter_lora * stack, int64_t tokens,
             int64_t outputs) {
         for (auto & input : graph->inputs) {
-            if (auto * found = dynamic_cast<LayersOfRows *>(input.get())) {
+            if (auto * found = dynamic_cast<AdaptersOfRows *>(input.get())) {
                 return *found;
             }
         }
-        auto made = std::make_unique<LayersOfRows>(stack, tokens, outputs);
-        return *static_cast<LayersOfRows *>(graph->add_input(std::move(made)));
+        auto made = std::make_unique<AdaptersOfRows>(stack, tokens, outputs);
+        return *static_cast<AdaptersOfRows *>(graph->add_input(std::move(made)));
     }
 
     // I32 [rows]
-    ggml_tensor * layers(ggml_context * ctx, int64_t rows) {
+    ggml_tensor * ids(ggml_context * ctx, int64_t rows) {
         GGML_ASSERT(rows == tokens || rows == outputs);
-        ggml_tensor *& ids = rows == tokens ? of_tokens : of_outputs;
-        if (!ids) {
-            ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, rows);
-            ggml_set_input(ids);
+        ggml_tensor *& found = rows == tokens ? of_tokens : of_outputs;
+        if (!found) {
+            found = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, rows);
+            ggml_set_input(found);
         }
-        return ids;
+        return found;
     }
 
     void set_input(const llama_ubatch * batch) override {
         std::vector<int32_t> all, some;
         for (uint32_t i = 0; i < batch->n_tokens; ++i) {
-            all.push_back(stack->ingot_layers[batch->seq_id[i][0]]);
+            all.push_back(stack->ingot_adapters[batch->seq_id[i][0]]);
             if (of_outputs && batch->output[i]) {
                 some.push_back(all.back());
             }
@@ -177,28 +177,28 @@ INGOT_CLONES inline void add_to_4(
     add<4>(lines, stride, factors, rank, to, begin, end);
 }
 
-inline float * line_of(const ggml_tensor * tensor, int64_t line, int64_t layer = 0) {
-    return (float *) ((char *) tensor->data + layer * tensor->nb[2] + line * tensor->nb[1]);
+inline float * line_of(const ggml_tensor * tensor, int64_t line, int64_t adapter = 0) {
+    return (float *) ((char *) tensor->data + adapter * tensor->nb[2] + line * tensor->nb[1]);
 }
 
-// Call `each` with a layer of `stacked` and 4 rows that take it, or 1, for all rows that take any.
+// Call `each` with an adapter of `stacked` and 4 rows that have it, or 1, for all rows with any.
 template <typename Each>
-void by_layer(const ggml_tensor * ids, const ggml_tensor * stacked, const Each & each) {
-    const int32_t * layers = (const int32_t *) ids->data;
-    for (int64_t layer = 1; layer < stacked->ne[2]; ++layer) {
+void by_adapter(const ggml_tensor * ids, const ggml_tensor * stacked, const Each & each) {
+    const int32_t * adapters = (const int32_t *) ids->data;
+    for (int64_t adapter = 1; adapter < stacked->ne[2]; ++adapter) {
         int64_t rows[4];
         int count = 0;
         for (int64_t row = 0; row < ids->ne[0]; ++row) {
-            if (layers[row] == layer) {
+            if (adapters[row] == adapter) {
                 rows[count++] = row;
             }
             if (count == 4) {
-                each(layer, rows, 4);
+                each(adapter, rows, 4);
                 count = 0;
             }
         }
         for (int i = 0; i < count; ++i) {
-            each(layer, rows + i, 1);
+            each(adapter, rows + i, 1);
         }
     }
 }
@@ -207,7 +207,7 @@ void by_layer(const ggml_tensor * ids, const ggml_tensor * stacked, const Each &
 inline void lower(ggml_tensor * dst, int ith, int nth, void * /*unused*/) {
     const ggml_tensor *cur = dst->src[0], *a = dst->src[1], *ids = dst->src[2];
     const int64_t begin = a->ne[1] * ith / nth, end = a->ne[1] * (ith + 1) / nth;
-    by_layer(ids, a, [&](int64_t layer, const int64_t * which, int count) {
+    by_adapter(ids, a, [&](int64_t adapter, const int64_t * which, int count) {
         const float * rows[4];
         for (int r = 0; r < count; ++r) {
             rows[r] = line_of(cur, which[r]);
@@ -217,7 +217,7 @@ inline void lower(ggml_tensor * dst, int ith, int nth, void * /*unused*/) {
             const float * lines[4];
             float found[4][4], *to[4] = {found[0], found[1], found[2], found[3]};
             for (int m = 0; m < step; ++m) {
-                lines[m] = line_of(a, std::min(at + m, end - 1), layer);
+                lines[m] = line_of(a, std::min(at + m, end - 1), adapter);
             }
             (count == 4 ? multiply_2_by_4 : multiply_4_by_1)(lines, rows, to, a->ne[0]);
             for (int r = 0; r < count; ++r) {
@@ -234,14 +234,14 @@ inline void raise(ggml_tensor * dst, int ith, int nth, void * /*unused*/) {
     const int64_t parts = (b->ne[0] + LANES - 1) / LANES;
     const int64_t begin = parts * ith / nth * LANES;
     const int64_t end = std::min(parts * (ith + 1) / nth * LANES, b->ne[0]);
-    by_layer(ids, b, [&](int64_t layer, const int64_t * which, int count) {
+    by_adapter(ids, b, [&](int64_t adapter, const int64_t * which, int count) {
         const float * factors[4];
         float * to[4];
         for (int r = 0; r < count; ++r) {
             factors[r] = line_of(lowered, which[r]);
             to[r] = line_of(dst, which[r]);
         }
-        const float * lines = line_of(b, 0, layer);
+        const float * lines = line_of(b, 0, adapter);
         const auto added = count == 4 ? add_to_4 : add_to_1;
         added(lines, b->nb[1] / sizeof(float), factors, b->ne[1], to, begin, end);
     });
@@ -249,10 +249,10 @@ inline void raise(ggml_tensor * dst, int ith, int nth, void * /*unused*/) {
 
 // `res` with what the adapters of its rows add to it: B A `cur`.
 inline ggml_tensor * with_adapters_of_rows(
-        ggml_context * ctx, LayersOfRows & rows, const llama_adapter_lora_weight & stacked,
+        ggml_context * ctx, AdaptersOfRows & rows, const llama_adapter_lora_weight & stacked,
         ggml_tensor * res, ggml_tensor * cur) {
     const int64_t count = ggml_nrows(cur);
-    ggml_tensor * ids = rows.layers(ctx, count);
+    ggml_tensor * ids = rows.ids(ctx, count);
     cur = ggml_is_contiguous(cur) ? cur : ggml_cont(ctx, cur);
     ggml_tensor * given[] = {ggml_reshape_2d(ctx, cur, cur->ne[0], count), stacked.a, ids};
     ggml_tensor * lowered = ggml_custom_4d(
@@ -313,12 +313,12 @@ LLAMA_API llama_adapter_lora * ingot_stack_adapters(
     auto stack = std::make_unique<llama_adapter_lora>(model);
     ggml_context * ctx = ggml_init({2 * ranks.size() * ggml_tensor_overhead(), nullptr, true});
     stack->ctxs.emplace_back(ctx);
-    const int64_t layers = count + 1;
+    const int64_t places = count + 1;
     for (const auto & [name, rank] : ranks) {
         const ggml_tensor * base = model->get_tensor(name.c_str());
         stack->ab_map[name] = {
-            ggml_new_tensor_3d(ctx, GGML_TYPE_F32, base->ne[0], rank, layers),
-            ggml_new_tensor_3d(ctx, GGML_TYPE_F32, base->ne[1], rank, layers)};
+            ggml_new_tensor_3d(ctx, GGML_TYPE_F32, base->ne[0], rank, places),
+            ggml_new_tensor_3d(ctx, GGML_TYPE_F32, base->ne[1], rank, places)};
     }
     ggml_backend_buffer_ptr buffer{ggml_backend_alloc_ctx_tensors_from_buft(ctx, memory)};
     if (!buffer) {
@@ -341,15 +341,15 @@ LLAMA_API llama_adapter_lora * ingot_stack_adapters(
             }
         }
     }
-    stack->ingot_layers.resize(LLAMA_MAX_SEQ);
+    stack->ingot_adapters.resize(LLAMA_MAX_SEQ);
     model->loras.insert(stack.get());
     return stack.release();
 }
 
-// Have the rows of sequence i take layer `layers[i]` of a stack: an adapter's number from 1 on, or
-// 0 for none.
-LLAMA_API void ingot_use_layers(llama_adapter_lora * stack, const int32_t * layers, size_t count) {
-    std::copy_n(layers, std::min(count, stack->ingot_layers.size()), stack->ingot_layers.begin());
+// Have the rows of sequence i use adapter `ids[i]` of a stack, from 1 on; 0 is none.
+LLAMA_API void ingot_use_adapters(llama_adapter_lora * stack, const int32_t * ids, size_t count) {
+    auto & own = stack->ingot_adapters;
+    std::copy_n(ids, std::min(count, own.size()), own.begin());
 }
 
 }

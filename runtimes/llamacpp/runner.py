@@ -49,7 +49,9 @@ class LlamaAdapters:
         self._used: str | None = None
         self.stacks = hasattr(self._lib._lib, "ingot_stack_adapters") and not offloaded
         self._stack: Any = None
-        self._layers = np.zeros(slots, np.int32)  # of the stack, by slot; 0 adds nothing
+        self._stale = False  # whether what is loaded has changed since it was stacked
+        self._places: dict[str | None, int] = {}  # in the stack
+        self._by_slot = np.zeros(slots, np.int32)  # places
 
     @property
     def names(self) -> frozenset[str]:
@@ -67,48 +69,48 @@ class LlamaAdapters:
         if self._lib.llama_adapter_get_alora_n_invocation_tokens(adapter):
             self._lib.llama_adapter_lora_free(adapter)
             raise ModelError(f"{path} is an activated LoRA (aLoRA), which is not supported")
+        self._unstack()
         self._loaded[name] = adapter
-        self._restack()
 
     def unload(self, name: str) -> None:
         """See ``AdapterSlots.unload``."""
-        self._use(None)  # another one may come to lie where this one was
+        self._unstack()
         self._lib.llama_adapter_lora_free(self._loaded.pop(name))
-        self._restack()
+
+    def _unstack(self) -> None:
+        """Use none: another one may come to lie where one was."""
+        self._apply(None)
+        self._used = None
+        self._lib.llama_adapter_lora_free(self._stack)
+        self._stack, self._stale = None, self.stacks
 
     def _restack(self) -> None:
-        """Stack what is loaded anew. There is no stack where one changes experts or embeddings."""
-        self._use(None)
-        self._lib.llama_adapter_lora_free(self._stack)
-        self._stack = None
-        if self.stacks and self._loaded:
-            kind, count = self._lib.llama_adapter_lora_p_ctypes, len(self._loaded)
-            stacked = self._lib._lib.ingot_stack_adapters
-            stacked.restype = kind
-            every = (kind * count)(*self._loaded.values())
-            self._stack = stacked(ctypes.c_void_p(self._model), every, ctypes.c_size_t(count))
+        """Stack what is loaded. There is no stack where one changes experts or embeddings."""
+        self._unstack()
+        self._stale = False
+        kind, count = self._lib.llama_adapter_lora_p_ctypes, len(self._loaded)
+        stacked = self._lib._lib.ingot_stack_adapters
+        stacked.restype = kind
+        every = (kind * count)(*self._loaded.values())
+        self._stack = stacked(ctypes.c_void_p(self._model), every, ctypes.c_size_t(count))
         if self._stack:
-            self._layer = {name: at for at, name in enumerate([None, *self._loaded])}
-            self._use_pointer(self._stack)
+            self._places = {name: at for at, name in enumerate([None, *self._loaded])}
+            self._apply(self._stack)
 
     def use(self, rows: StepRows) -> None:
-        """The next pass is of these rows, which ``groups`` has put together."""
-        if not self._stack:
-            self._use(rows[0].adapter)
-            return
-        for row in rows:
-            self._layers[row.slot] = self._layer[row.adapter]
-        layers, count = ctypes.c_void_p(self._layers.ctypes.data), len(self._layers)
-        self._lib._lib.ingot_use_layers(self._stack, layers, ctypes.c_size_t(count))
+        """The next pass is of these rows, which ``groups`` has put together. Without a stack a
+        change of the adapter costs a plan of llama.cpp's work memory."""
+        if self._stack:
+            for row in rows:
+                self._by_slot[row.slot] = self._places[row.adapter]
+            ids, count = ctypes.c_void_p(self._by_slot.ctypes.data), len(self._by_slot)
+            self._lib._lib.ingot_use_adapters(self._stack, ids, ctypes.c_size_t(count))
+        elif (name := rows[0].adapter) != self._used:
+            self._apply(self._loaded[name] if name else None)
+            self._used = name
 
-    def _use(self, name: str | None) -> None:
-        """Passes are with this adapter from now on. To change it costs a plan of llama.cpp's work
-        memory."""
-        if name != self._used or self._stack:
-            self._use_pointer(self._loaded[name] if name else None)
-        self._used = name
-
-    def _use_pointer(self, adapter: Any) -> None:
+    def _apply(self, adapter: Any) -> None:
+        """Have llama.cpp add this adapter or stack, or nothing."""
         some = (self._lib.llama_adapter_lora_p_ctypes * 1)(adapter)
         scales = (ctypes.c_float * 1)(1.0)
         self._lib.llama_set_adapters_lora(self._context, some, int(bool(adapter)), scales)
@@ -116,6 +118,8 @@ class LlamaAdapters:
     def groups(self, rows: StepRows) -> list[StepRows]:
         """Group what can run together: all rows with a stack; else those of one adapter, in
         their order, the group that needs no change first."""
+        if self._stale and any(row.adapter for row in rows):
+            self._restack()
         if self._stack or all(row.adapter == self._used for row in rows):
             return [rows]
         by_adapter = sorted(rows, key=lambda row: (row.adapter != self._used, row.adapter or ""))

@@ -244,8 +244,8 @@ _BY_COLUMNS = """#if defined(INGOT_PRODUCTS) && defined(GGML_USE_LLAMAFILE)
 """
 
 _FIELD = "    explicit llama_adapter_lora(llama_model * model) : model(model) {}\n"
-_LAYERS = """    // what a sequence's rows use of a stack of adapters; empty for one that is none
-    std::vector<int32_t> ingot_layers;
+_USED = """    // which one of a stack of adapters a sequence's rows use; empty for what is no stack
+    std::vector<int32_t> ingot_adapters;
 
 """
 _GRAPH_H = '#include "llama-graph.h"\n'
@@ -255,8 +255,8 @@ _ADAPTER_USED = """        const float adapter_scale = lora.second;
         ggml_tensor * ab_cur = ggml_mul_mat(
 """
 _BY_ROWS = """#ifdef INGOT_ADAPTERS
-        if (!lora.first->ingot_layers.empty()) {
-            auto & rows = ingot::LayersOfRows::of(this->res, lora.first, n_tokens, n_outputs);
+        if (!lora.first->ingot_adapters.empty()) {
+            auto & rows = ingot::AdaptersOfRows::of(this->res, lora.first, n_tokens, n_outputs);
             res = ingot::with_adapters_of_rows(ctx0, rows, *lw, res, cur);
             continue;
         }
@@ -325,7 +325,7 @@ KERNELS = (
         (
             Change(GRAPH, _GRAPH_H, f'{_GRAPH_H}#include "ingot-adapters.h"\n'),
             Change(GRAPH, _ADAPTER_USED, _BY_ROWS + _ADAPTER_USED),
-            Change(ADAPTER, _FIELD, _LAYERS + _FIELD),
+            Change(ADAPTER, _FIELD, _USED + _FIELD),
         ),
         layouts=True,
     ),

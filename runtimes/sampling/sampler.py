@@ -150,13 +150,13 @@ def _large(logits: Logits, states: States) -> Ints:
     few: list[_Candidates] = []
     for i, state in enumerate(states):
         row = logits[i]
-        params = state.params
+        top_k = state.params.top_k
         if state.edits:
             row = SCRATCH.fit(vocabulary).copy[:vocabulary]
             np.copyto(row, logits[i])
             state.edit(row)
-        if params.temperature > 0 and 0 < params.top_k < vocabulary:
-            ids = at_least_best(row, params.top_k)
+        if not state.greedy and 0 < top_k < vocabulary:
+            ids = at_least_best(row, top_k)
             if len(ids) == 0:
                 broken.append(i)
             else:
@@ -166,7 +166,7 @@ def _large(logits: Logits, states: States) -> Ints:
         if not np.isfinite(row[top]):
             broken.append(i)
         else:
-            tokens[i] = top if params.temperature == 0 else draw_whole(row, row[top], state)
+            tokens[i] = top if state.greedy else draw_whole(row, row[top], state)
     if broken:
         raise _BrokenLogitsError(broken)
     narrow = [one for one in few if len(one.ids) <= _WIDE]

@@ -63,13 +63,13 @@ def test_each_row_has_its_own(
     runner = _loaded(pebble_f16, files, unified=unified)
     adapters, calls, decode = runner.adapters, [], runner._decode
     assert adapters is not None
-    if not adapters._stack:
+    if not adapters.stacks:
         pytest.skip("llama.cpp has been built without our kernel")
     monkeypatch.setattr(runner, "_decode", lambda: (calls.append(1), decode()))
     together = _logits(runner, ROWS)
     assert len(calls) == (3 if unified else len(ROWS) + 2)
     stack, adapters._stack = adapters._stack, None
-    adapters._use_pointer(None)
+    adapters._apply(None)
     apart, without = _logits(runner, ROWS), _logits(runner, [None] * len(ROWS))
     adapters._stack = stack
     runner.close()
@@ -89,6 +89,6 @@ def test_stacked_anew_and_not_at_all(pebble_f16: Path, files: dict[str, Path]) -
     adapters.load("law", files["law"])
     assert np.abs(_logits(runner, ROWS) - together).max() < 1e-3
     adapters.stacks = False
-    adapters._restack()
+    adapters._unstack()
     assert np.abs(_logits(runner, ROWS) - together).max() < 0.1
     runner.close()
