@@ -474,6 +474,33 @@ struct Step {
         rows = std::max<int64_t>(0, end - row);
     }
 
+    // Of a block's n positions from ``at`` on, those between the first and the last strip that any of
+    // these rows sees: of a short row's one block, most lie behind its end.
+    void shorten(int64_t row, int64_t rows, int64_t kv_head, int64_t stream, int64_t & at, int & n) {
+        if (!mask) {
+            return;
+        }
+        const int64_t first = row / cut.group, last = (row + rows - 1) / cut.group;
+        const auto seen = [&](int64_t from, int count) {
+            for (int64_t token = last; token >= first; token--) {
+                if (sees(token, kv_head, stream, from, count)) {
+                    return true;
+                }
+            }
+            return false;
+        };
+        while (n > LANES && !seen(at + (n - 1) / LANES * LANES, (n - 1) % LANES + 1)) {
+            n = (n - 1) / LANES * LANES;
+        }
+        while (n > LANES && !seen(at, LANES)) {
+            at += LANES;
+            n -= LANES;
+        }
+    }
+
+    // Whole vectors of n positions
+    static int columns(int n) { return (n + LANES - 1) / LANES * LANES; }
+
     // Row r of a group is head r % group of token r / group.
     void read_queries(int64_t stream, int64_t kv_head, int64_t row, int64_t rows) {
         for (int64_t i = 0; i < rows; i++) {
@@ -499,7 +526,7 @@ struct Step {
     // Scores of a block's n positions, all of bfloat16: pairs of a head's columns
     void multiply_keys(const Widen & from, int64_t at, int n, int64_t skip, int64_t count) {
         const int64_t half = cut.DK / 2;
-        for (int i = 0; i < KV; i += STRIP) {
+        for (int i = 0; i < columns(n); i += STRIP) {
             for (int j = i; j < i + STRIP; j++) {
                 from.ask(at + j + AHEAD);
             }
@@ -514,7 +541,7 @@ struct Step {
             transpose(keys + i, strip, half, half);
         }
         multiply<false>(scores, KV, (const Pair *) Q + skip * cut.DK, cut.DK, (const Pair *) keys,
-                        KV, count, half, KV);
+                        KV, count, half, columns(n));
     }
 
     // Adds a block's n values, all of bfloat16, by their weights: pairs of positions
@@ -547,13 +574,14 @@ struct Step {
         std::fill(s, s + rows * 2 * LANES, 0.0f);
         memset(values, 0, rows * DV * sizeof(float));
         const int64_t end = std::min<int64_t>((chunk + 1) * CHUNK, k->ne[1]);
-        for (int64_t at = chunk * CHUNK; at < end; at += KV) {
-            const int n = std::min<int64_t>(KV, end - at);
-            int64_t from = row, count = rows;
+        for (int64_t begin = chunk * CHUNK; begin < end; begin += KV) {
+            int64_t from = row, count = rows, at = begin;
+            int n = std::min<int64_t>(KV, end - at);
             narrow(from, count, kv_head, stream, at, n);
             if (count == 0) {
                 continue;
             }
+            shorten(from, count, kv_head, stream, at, n);
             const int64_t skip = from - row;
 #if defined(__AVX512BF16__)
             if (cut.pairs) {
@@ -563,7 +591,7 @@ struct Step {
                 continue;
             }
 #endif
-            for (int i = 0; i < KV; i += STRIP) {
+            for (int i = 0; i < columns(n); i += STRIP) {
                 for (int j = i; j < i + STRIP; j++) {
                     if (j < n) {
                         keys_of.row(strip + (j - i) * DK, at + j);
@@ -573,7 +601,7 @@ struct Step {
                 }
                 transpose(keys + i, strip, DK, DK);
             }
-            multiply<false>(scores, KV, Q + skip * DK, DK, keys, KV, count, DK, KV);
+            multiply<false>(scores, KV, Q + skip * DK, DK, keys, KV, count, DK, columns(n));
             soften(stream, kv_head, row, skip, count, at, n);
             if (v->type == GGML_TYPE_F16 && count <= FEW_ROWS) { // the same floats, not kept
                 const ggml_fp16_t * halves = (const ggml_fp16_t *) values_of.at(at);
@@ -601,6 +629,7 @@ struct Step {
         int64_t token = (row + skip) / cut.group, among = (row + skip) % cut.group;
         for (int64_t i = skip; i < skip + count; i++) {
             float * one = scores + (i - skip) * KV;
+            std::fill(one + columns(n), one + KV, 0.0f);
             if (softcap != 0.0f) {
                 ggml_vec_scale_f32(KV, one, scale);
                 ggml_vec_tanh_f32(KV, one, one);
