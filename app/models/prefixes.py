@@ -103,8 +103,7 @@ class SavedPrefixes:
         adapter: AdapterFile | None = None,
     ) -> None:
         """Give the engine, loaded with ``settings``, what is saved of a prompt's beginning."""
-        known = self._of(engine, settings, adapter)
-        if known is None:
+        if len(ids) < LEAST_TOKENS or (known := self._of(engine, settings, adapter)) is None:
             return
         with self._lock:
             fits = {at: common_prefix(one.tokens, ids) for at, one in known.saved.items()}

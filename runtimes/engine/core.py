@@ -142,11 +142,14 @@ class EngineCore:
             self.kv.learn(len(step.sequences), native)
         self.graphs_reused = self._runner.graphs_reused
         drawn = list(zip(step.sampled, sampled, strict=True))
-        forked = self._fork(drawn, logits, at)
+        # A step with a row's first token counts as prefill.
+        forked = self._fork(drawn, logits, at) if step.prefill else []
         answers = {one: self._accept(one, result) for one, result in drawn + forked}
-        self._verify(step, logits, at, answers)
-        for answer in answers.values():
-            self._force(answer)
+        if step.proposed:
+            self._verify(step, logits, at, answers)
+        for one, answer in answers.items():
+            if one.sampler.matcher is not None:
+                self._force(answer)
         for one, _ in forked:
             one.output = answers[one].tokens
         tokens, later, completed = list[list[int]](), 0, 0
@@ -158,7 +161,7 @@ class EngineCore:
         for one, answer in answers.items() if self._shifts else ():
             if answer.end is None and one.slot >= 0 and not self.kv.make_room(one):
                 answer.end = FinishReason.CONTEXT
-        for one in step.sequences:
+        for one in step.sequences if step.prefill else ():
             if one not in answers and (why := _unscored(one)):
                 answers[one] = _Answer(one, end=FinishReason.ERROR, error=why)
         counts["prompt_tokens"], counts["decode_tokens"] = step.prefill, later
@@ -225,8 +228,6 @@ class EngineCore:
         answers: dict[Sequence, _Answer],
     ) -> None:
         """Go on sampling rows whose tokens are those that were proposed."""
-        if not step.proposed:
-            return
         left = [
             (one, row) for one, row in zip(step.sampled, at, strict=True) if one in step.proposed
         ]

@@ -1,6 +1,6 @@
 """Tokens to text as they come: whole UTF-8 characters only, stop strings never shown."""
 
-import codecs
+from encodings.utf_8 import IncrementalDecoder
 
 
 class Detokenizer:
@@ -10,7 +10,7 @@ class Detokenizer:
     """
 
     def __init__(self, stop: tuple[str, ...] = ()) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = IncrementalDecoder(errors="replace")
         self._stop = stop
         self._begun = [_Begun(text) for text in stop]
         self._held = ""
@@ -27,7 +27,9 @@ class Detokenizer:
 
         Without ``may_stop`` stop strings in it do not count, and it is not held back for one.
         """
-        return self.add(self._decoder.decode(piece), may_stop=may_stop)
+        whole = piece.isascii() and not self._decoder.buffer  # most are, and the decoder is slow
+        text = piece.decode("ascii") if whole else self._decoder.decode(piece)
+        return self.add(text, may_stop=may_stop)
 
     def finish(self) -> str:
         """Return what was held back, at the end of the completion."""

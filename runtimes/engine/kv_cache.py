@@ -441,11 +441,11 @@ class KvCache:
         """Note how long a decode step of ``rows`` rows has taken."""
         self._row_s = averaged(self._row_s, seconds / rows)
 
-    def compact(self) -> list[Sequence]:
-        """Move sequences; return those whose keys and values were lost, which have no slot now."""
+    def compact(self, decoding: list[Sequence]) -> list[Sequence]:
+        """Move sequences that decode; return those whose keys and values were lost, which have no
+        slot now."""
         most_tokens = _MOST_MOVED_BYTES // max(self.capabilities.kv_bytes_per_token, 1)
         while self.compacts:
-            decoding = self.decoding
             if (gap := _gap(decoding) or self._stray(decoding)) is None:
                 break
             sequence, target = gap
@@ -466,6 +466,7 @@ class KvCache:
                 logger.warning("a sequence could not be moved: %s", error)
                 return [lost for slot in (source, target) if (lost := self._empty(slot))]
             self._exchange(source, target)
+            decoding = self.decoding
             self._move_s = averaged(self._move_s, (time.perf_counter() - begin) / max(tokens, 1))
         return []
 

@@ -76,12 +76,13 @@ class PrefixPool:
     def __init__(self, budget: int, *, can_trim: bool) -> None:
         self.budget, self._can_trim = budget, can_trim
         self.entries: list[PooledPrefix] = []  # least recently used first
+        self._alike: dict[tuple[str | int | None, ...], list[PooledPrefix]] = {}  # by their starts
         self.nbytes = 0
 
     def like(self, wanted: Prefix, *, whole: bool = True) -> list[PooledPrefix]:
         """Entries that start as ``wanted`` does, the most recently used first."""
-        start = wanted.start()
-        return [one for one in self.entries[::-1] if one.start == start and one.whole == whole]
+        alike = self._alike.get(wanted.start(), ())
+        return [one for one in reversed(alike) if one.whole == whole]
 
     def holds(self, prefix: Prefix) -> bool:
         """Whether an entry begins with all of ``prefix``."""
@@ -108,21 +109,30 @@ class PrefixPool:
                 self._drop(entry)
         while self.nbytes + len(data) > self.budget or len(self.entries) >= _MOST_ENTRIES:
             self._drop(self.entries[0])
-        self.entries.append(PooledPrefix(prefix, data, whole))
-        self.nbytes += len(data)
+        self._add(PooledPrefix(prefix, data, whole))
         return True
 
     def touch(self, entry: PooledPrefix) -> None:
         """Note that it was used."""
-        self.entries.remove(entry)
-        self.entries.append(entry)
+        self._drop(entry)
+        self._add(entry)
 
     def clear(self) -> int:
         """Drop everything; return the bytes that this gave back."""
         freed, self.nbytes = self.nbytes, 0
         self.entries.clear()
+        self._alike.clear()
         return freed
+
+    def _add(self, entry: PooledPrefix) -> None:
+        self.entries.append(entry)
+        self._alike.setdefault(entry.start, []).append(entry)
+        self.nbytes += len(entry.data)
 
     def _drop(self, entry: PooledPrefix) -> None:
         self.entries.remove(entry)
+        alike = self._alike[entry.start]
+        alike.remove(entry)
+        if not alike:
+            del self._alike[entry.start]
         self.nbytes -= len(entry.data)

@@ -100,12 +100,15 @@ class Scheduler:
         if self._waiting:
             self._preempt()
             self._admit(now)
-        prefill = self._choose_prefill()
+        reading = [one for one in self.kv.running if not one.decoding]
+        prefill = self._choose_prefill(reading) if reading else {}
         if prefill and not self._capabilities.mixed_batch:
             return self._step({}, prefill, expired, {})
-        for lost in self.kv.compact():
+        decoding = self.kv.decoding if reading else list(self.kv.running)
+        for lost in self.kv.compact(decoding):
             self._requeue(lost)
-        decode = self._decode_shares(sum(prefill.values()))
+            decoding.remove(lost)
+        decode = self._decode_shares(decoding, sum(prefill.values()))
         proposed = {} if prefill else self._propose(decode)
         return self._step(decode, prefill, expired, proposed)
 
@@ -113,11 +116,10 @@ class Scheduler:
         """Whether tokens that its constraint forces may be put behind it without sampling."""
         return self._speculates and not sequence.request.params.wants_logprobs
 
-    def _decode_shares(self, prefill: int) -> dict[Sequence, int]:
+    def _decode_shares(self, decoding: list[Sequence], prefill: int) -> dict[Sequence, int]:
         """How many tokens of each decoding row go in, in a step with ``prefill`` others: also
         forced ones, where they do not cost a pass of their own.
         """
-        decoding = self.kv.decoding
         together = self._capabilities.mixed_batch or len(decoding) == 1
         spare = self._capabilities.batch - prefill - len(decoding) if together else 0
         shares: dict[Sequence, int] = {}
@@ -171,12 +173,9 @@ class Scheduler:
             waiting.remove(sequence)
             sequence.started = sequence.started or now
 
-    def _choose_prefill(self) -> dict[Sequence, int]:
+    def _choose_prefill(self, waiting: list[Sequence]) -> dict[Sequence, int]:
         """How many prompt tokens of which sequences go in now; their slots are made ready."""
         running, capabilities = self.kv.running, self._capabilities
-        waiting = [one for one in running if not one.decoding]
-        if not waiting:
-            return {}
         decoding = sum(one.pending for one in running if one.decoding)
         budget = policy.prefill_budget(
             self._settings,
@@ -244,12 +243,14 @@ class Scheduler:
         sequences = tuple([one for one in self.kv.running if one in shares])
         top_k = self._capabilities.top_k_logits
         for one in sequences:
-            share, guesses, request = shares[one], proposed.get(one, ()), one.state.request
-            tokens = [*one.tokens(one.computed, share), *guesses]
+            share, request = shares[one], one.state.request
+            tokens = one.tokens(one.computed, share)
             logits = last = int(share == one.pending)
             if (scores := one.state.scores) is not None:
                 logits = max(scores.rows(one.computed, share), last)
-            logits += len(guesses)
+            if guesses := proposed.get(one):
+                tokens += guesses
+                logits += len(guesses)
             top = request.params.top_k_needed if top_k else 0
             rows.append(StepRow(one.slot, one.position, tokens, logits, top, request.adapter))
             if last:

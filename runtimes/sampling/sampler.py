@@ -107,7 +107,7 @@ def _choose(logits: StepLogits, states: States) -> Ints:
     """The tokens; raises _BrokenLogitsError."""
     if isinstance(logits, TopKLogits):
         return _from_top_k(logits, states)
-    if all(s.greedy and not s.edits for s in states):
+    if all(s.plain or (s.greedy and not s.edits) for s in states):
         tokens: Ints = logits.argmax(axis=1)
         _check(logits[np.arange(len(tokens)), tokens])
         return tokens

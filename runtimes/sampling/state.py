@@ -51,6 +51,9 @@ class SamplerState:
         self._without_eos = params.min_tokens if eos_ids else 0  # so many tokens at first
         self._penalised = params.penalised
         self._seen = _Counts(prompt if self._penalised else ())
+        edited = self._bias is not None or self._without_eos > 0 or self._penalised
+        # Whether its token is always that of the largest logit
+        self.plain = self.greedy and matcher is None and not edited
 
     def accept(self, token: int) -> None:
         """Count a token that was sampled."""
