@@ -1,11 +1,11 @@
-// Products of rows with weights in Q8_0, in repacked Q4_0 and Q4_K, and of few rows in Q5_K and
-// Q6_K, on processors with AVX512-VNNI.
+// Products of rows with weights in Q8_0, Q5_0, Q5_1 and Q4_1, in repacked Q4_0, IQ4_NL, MXFP4 and
+// Q4_K, and of few rows in Q5_K and Q6_K, on processors with AVX512-VNNI.
 //
 // Included by ggml-cpu's llamafile/sgemm.cpp and repack.cpp, whose own kernels unpack weights anew
-// for every four rows, or add within a vector, and by tiled/tiled.cpp, which is to leave few rows
-// in Q5_K and Q6_K to these. Here a lane is a column of the result: the weights
-// of COLUMNS columns are unpacked once for all rows, four of a column beside each other as VNNI
-// wants them, and stay in the first cache while the rows go by.
+// for every four rows, for every row where experts share them out, or add within a vector, and by
+// tiled/tiled.cpp, which is to leave few rows in Q5_K and Q6_K to these. Here a lane is a column of
+// the result: the weights of COLUMNS columns are unpacked once for all rows, four of a column
+// beside each other as VNNI wants them, and stay in the first cache while the rows go by.
 //
 // VNNI multiplies unsigned with signed bytes, so weights are kept as w + OFFSET, and sums begin at
 // -OFFSET times the sum of the row's bytes. Few rows gain nothing from unpacked weights: they go
@@ -36,17 +36,27 @@ constexpr int BLOCK   = 32;  // weights of a column, and values of a row, that s
 constexpr int BLOCKS  = 16;  // of a column's weights, unpacked together: 16 KB
 constexpr int ROWS    = 6;   // whose sums stay in registers
 constexpr int STEPS   = BLOCK / 4; // of four weights
-constexpr int FEW     = 8;   // rows that gain nothing from unpacked weights
-constexpr int FEWER   = 4;   // of them, that go through weights together
+constexpr int FEWER   = 4;   // of few rows, that go through weights together
+constexpr int MOST    = 8;   // rows that are multiplied at once
 
-// Blocks of a row in Q8_0
-struct Eights {
-    typedef block_q8_0 Block;
-    static constexpr ggml_type TYPE = GGML_TYPE_Q8_0;
+// A block begins with its scale, and its least weight where it has one
+static inline ggml_half half_of(const void * block, int number = 0) {
+    ggml_half found;
+    memcpy(&found, (const ggml_half *) block + number, sizeof(found));
+    return found;
+}
+
+// Blocks of a row in Q8_0, or in Q8_1, whose own sums are rounded
+template <typename Of, ggml_type Type>
+struct EightBits {
+    typedef Of Block;
+    static constexpr ggml_type TYPE = Type;
     static constexpr int OF_BLOCK = 1;
 
     static const int8_t * values(const Block * row, int64_t b) { return row[b].qs; }
-    static float scale(const Block * row, int64_t b) { return GGML_CPU_FP16_TO_FP32(row[b].d); }
+    static float scale(const Block * row, int64_t b) {
+        return GGML_CPU_FP16_TO_FP32(half_of(row + b));
+    }
 
     static int sum(const Block * row, int64_t b) {
         const __m256i bytes = _mm256_loadu_si256((const __m256i *) row[b].qs);
@@ -58,6 +68,9 @@ struct Eights {
         return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
     }
 };
+
+typedef EightBits<block_q8_0, GGML_TYPE_Q8_0> Eights;
+typedef EightBits<block_q8_1, GGML_TYPE_Q8_1> Summed;
 
 // Blocks of a row in Q8_K, of which eight share a scale
 struct Larger {
@@ -85,25 +98,100 @@ struct Strip {
 template <typename Weights>
 struct Scaled;
 
-// Weights in Q8_0, column after column, `ld` blocks apart
-struct Plain {
+// Of 32 weights the lower four bits, two a byte
+static inline __m256i fours_of(const uint8_t * bytes) {
+    const __m128i both = _mm_loadu_si128((const __m128i *) bytes);
+    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(both, 4), both),
+                            _mm256_set1_epi8(0x0f));
+}
+
+// And the fifth
+static inline __m256i fifths_of(const uint8_t * bits) {
+    uint32_t all;
+    memcpy(&all, bits, sizeof(all));
+    return _mm256_maskz_mov_epi8(all, _mm256_set1_epi8(0x10));
+}
+
+static inline __m512i beside(__m256i lower, __m256i higher) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(lower), higher, 1);
+}
+
+// Blocks of two columns, of weights + OFFSET beside each other: in Q8_0
+struct Bytes {
     typedef Eights Rows;
+    typedef block_q8_0 Block;
     static constexpr int OFFSET = 128;
+    static constexpr int FEW = 8; // rows that gain nothing from unpacked weights
     static constexpr bool LEAST = false;
 
-    const block_q8_0 * first;
+    static __m512i two(const Block & one, const Block & other) {
+        const __m512i both = beside(_mm256_loadu_si256((const __m256i *) one.qs),
+                                    _mm256_loadu_si256((const __m256i *) other.qs));
+        return _mm512_xor_si512(both, _mm512_set1_epi8((char) OFFSET));
+    }
+
+    static ggml_half least(const Block &) { return 0; }
+};
+
+struct OfFive { // in Q5_0
+    typedef Eights Rows;
+    typedef block_q5_0 Block;
+    static constexpr int OFFSET = 16, FEW = 4;
+    static constexpr bool LEAST = false;
+
+    static __m256i weights(const Block & one) {
+        return _mm256_or_si256(fours_of(one.qs), fifths_of(one.qh));
+    }
+    static __m512i two(const Block & one, const Block & other) {
+        return beside(weights(one), weights(other));
+    }
+    static ggml_half least(const Block &) { return 0; }
+};
+
+struct FiveAndLeast { // in Q5_1
+    typedef Summed Rows;
+    typedef block_q5_1 Block;
+    static constexpr int OFFSET = 0, FEW = 4;
+    static constexpr bool LEAST = true;
+
+    static __m256i weights(const Block & one) {
+        return _mm256_or_si256(fours_of(one.qs), fifths_of(one.qh));
+    }
+    static __m512i two(const Block & one, const Block & other) {
+        return beside(weights(one), weights(other));
+    }
+    static ggml_half least(const Block & one) { return half_of(&one, 1) ^ 0x8000; }
+};
+
+struct FourAndLeast { // in Q4_1
+    typedef Summed Rows;
+    typedef block_q4_1 Block;
+    static constexpr int OFFSET = 0, FEW = 4;
+    static constexpr bool LEAST = true;
+
+    static __m512i two(const Block & one, const Block & other) {
+        return beside(fours_of(one.qs), fours_of(other.qs));
+    }
+    static ggml_half least(const Block & one) { return half_of(&one, 1) ^ 0x8000; }
+};
+
+// Weights column after column, `ld` blocks apart
+template <typename Kind>
+struct Plain {
+    typedef typename Kind::Rows Rows;
+    typedef typename Kind::Block Block;
+    static constexpr int OFFSET = Kind::OFFSET, FEW = Kind::FEW;
+    static constexpr bool LEAST = Kind::LEAST;
+
+    const Block * first;
     int64_t ld;
 
     // 16 columns of a block: a transpose of 16 x 8 groups of four weights
-    void unpack(uint8_t (* to)[COLUMNS][4], int column, const block_q8_0 * from) const {
-        const size_t step = ld * sizeof(block_q8_0);
-        const char * at = (const char *) from->qs;
+    void unpack(uint8_t (* to)[COLUMNS][4], int column, const Block * at) const {
         __m512i a[8], b[8];
         for (int i = 0; i < 8; i++) {
-            const __m256i one   = _mm256_loadu_si256((const __m256i *) at);
-            const __m256i fifth = _mm256_loadu_si256((const __m256i *) (at + 4 * step));
-            a[i] = _mm512_inserti64x4(_mm512_castsi256_si512(one), fifth, 1);
-            at += i == 3 ? 5 * step : step;
+            a[i] = Kind::two(*at, at[4 * ld]);
+            at += i == 3 ? 5 * ld : ld;
         }
         for (int i = 0; i < 8; i += 4) {
             const __m512i low   = _mm512_unpacklo_epi32(a[i], a[i + 1]);
@@ -115,12 +203,9 @@ struct Plain {
             b[i + 2] = _mm512_unpacklo_epi64(high, high2);
             b[i + 3] = _mm512_unpackhi_epi64(high, high2);
         }
-        const __m512i offset = _mm512_set1_epi8((char) OFFSET);
         for (int i = 0; i < 4; i++) {
-            const __m512i early = _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88);
-            const __m512i late  = _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd);
-            _mm512_store_si512(to[i][column],     _mm512_xor_si512(early, offset));
-            _mm512_store_si512(to[i + 4][column], _mm512_xor_si512(late, offset));
+            _mm512_store_si512(to[i][column], _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88));
+            _mm512_store_si512(to[i + 4][column], _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd));
         }
     }
 
@@ -140,25 +225,32 @@ struct Plain {
     }
 
     template <int R>
-    void few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
+    void few(float * c, int64_t ldc, const typename Rows::Block * rows, int64_t ldr, int64_t k,
              int64_t column, const Scaled<Plain> & scaled, int64_t row) const;
 
     void read(Strip & to, int64_t column, int64_t at, int blocks) const {
         for (int b = 0; b < blocks; b++) {
-            const block_q8_0 * from = first + column * ld + at + b;
+            const Block * from = first + column * ld + at + b;
             for (int c = 0; c < COLUMNS; c += 16) {
                 unpack(to.weights[b], c, from + c * ld);
             }
-            alignas(64) ggml_half halves[COLUMNS];
+            alignas(64) ggml_half halves[COLUMNS], least[COLUMNS];
             for (int c = 0; c < COLUMNS; c++) {
-                halves[c] = from[c * ld].d;
+                halves[c] = half_of(from + c * ld);
+                least[c] = Kind::least(from[c * ld]);
                 __builtin_prefetch(from + c * ld + BLOCKS, 0, 2);
             }
             for (int c = 0; c < COLUMNS; c += 16) {
-                const __m256i some = _mm256_load_si256((const __m256i *) (halves + c));
-                _mm512_store_ps(to.scale[b] + c, _mm512_cvtph_ps(some));
+                _mm512_store_ps(to.scale[b] + c, floats(halves + c));
+                if (LEAST) {
+                    _mm512_store_ps(to.least[b] + c, floats(least + c));
+                }
             }
         }
+    }
+
+    static __m512 floats(const ggml_half * halves) {
+        return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) halves));
     }
 };
 
@@ -174,30 +266,92 @@ static inline void ask(const void * from, int bytes) {
     }
 }
 
+// What four bits stand for: weights + OFFSET, of halves of bytes whose bits TURNED are turned
+// before; and the scales of two blocks of eight columns. In Q4_K:
+struct Straight {
+    static constexpr int OFFSET = 0;
+    static constexpr int TURNED = 0;
+
+    static __m512i weights(__m512i fours) { return fours; }
+};
+
+struct Centered { // in Q4_0
+    static constexpr int OFFSET = 8;
+    static constexpr int TURNED = 0x88;
+
+    static __m512i weights(__m512i fours) { return fours; }
+
+    template <typename Block>
+    static __m512 scales_of(const Block * one, const Block * two) {
+        return scales(one->d, two->d);
+    }
+};
+
+struct Uneven { // in IQ4_NL
+    static constexpr int OFFSET = 128;
+    static constexpr int TURNED = 0;
+
+    static __m512i weights(__m512i fours) {
+        const __m128i table = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10,
+                                            1, 13, 25, 38, 53, 69, 89, 113);
+        const __m128i moved = _mm_xor_si128(table, _mm_set1_epi8((char) OFFSET));
+        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(moved), fours);
+    }
+
+    template <typename Block>
+    static __m512 scales_of(const Block * one, const Block * two) {
+        return scales(one->d, two->d);
+    }
+};
+
+struct Floating { // in MXFP4: twice a float of four bits, and half a power of two (OCP MX, 1.0)
+    static constexpr int OFFSET = 12;
+    static constexpr int TURNED = 0;
+
+    static __m512i weights(__m512i fours) {
+        const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24,
+                                            12, 11, 10, 9, 8, 6, 4, 0);
+        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), fours);
+    }
+
+    template <typename Block>
+    static __m512 scales_of(const Block * one, const Block * two) {
+        const __m128i bytes = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *) one->e),
+                                                 _mm_loadl_epi64((const __m128i *) two->e));
+        const __m512i power = _mm512_cvtepu8_epi32(bytes);
+        const __m512i usual =
+            _mm512_slli_epi32(_mm512_sub_epi32(power, _mm512_set1_epi32(1)), 23);
+        const __m512i least = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), power);
+        const __mmask16 subnormal = _mm512_cmplt_epu32_mask(power, _mm512_set1_epi32(2));
+        return _mm512_castsi512_ps(_mm512_mask_mov_epi32(usual, subnormal, least));
+    }
+};
+
 // Eight bytes of each of 2 x 8 columns, two weights a byte (the lower BLOCK of them apart from the
 // higher one by `apart` places), to two steps of 16 columns
+template <typename Codes>
 static inline void unpack_halves(uint8_t (* to)[COLUMNS][4], int column, int apart,
-                                 const void * one, const void * two, __m512i turned) {
+                                 const void * one, const void * two) {
     const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14,
                                             16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
-    const __m512i half = _mm512_set1_epi8(0x0f);
+    const __m512i half = _mm512_set1_epi8(0x0f), turned = _mm512_set1_epi8((char) Codes::TURNED);
     const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(one), turned);
     const __m512i y = _mm512_xor_si512(_mm512_loadu_si512(two), turned);
     for (int i = 0; i < 2; i++) {
         const __m512i bytes  = _mm512_permutex2var_epi32(x, i ? odds : evens, y);
         const __m512i higher = _mm512_srli_epi16(bytes, 4);
-        _mm512_store_si512(to[i][column],         _mm512_and_si512(bytes, half));
-        _mm512_store_si512(to[i + apart][column], _mm512_and_si512(higher, half));
+        _mm512_store_si512(to[i][column], Codes::weights(_mm512_and_si512(bytes, half)));
+        _mm512_store_si512(to[i + apart][column], Codes::weights(_mm512_and_si512(higher, half)));
     }
 }
 
-// Weights in Q4_0 as llama.cpp repacks them: blocks of eight columns, `ld` of a column, with eight
-// bytes of each column in turn, each byte two weights 16 apart, both with their highest bit turned
-template <typename Block>
-struct Fours {
+// Weights of four bits as llama.cpp repacks them: blocks of eight columns, `ld` of a column, with
+// eight bytes of each column in turn, each byte two weights 16 apart
+template <typename Block, typename Codes>
+struct Halves {
     typedef Eights Rows;
-    static constexpr int OFFSET = 8;
+    static constexpr int OFFSET = Codes::OFFSET, FEW = 8;
     static constexpr bool LEAST = false;
 
     const Block * first;
@@ -205,10 +359,9 @@ struct Fours {
 
     template <int R>
     void few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
-             int64_t column, const Scaled<Fours> & scaled, int64_t row) const;
+             int64_t column, const Scaled<Halves> & scaled, int64_t row) const;
 
     void read(Strip & to, int64_t column, int64_t at, int blocks) const {
-        const __m512i turned = _mm512_set1_epi8((char) 0x88);
         for (int b = 0; b < blocks; b++) {
             for (int c = 0; c < COLUMNS; c += 16) {
                 const Block * one = first + (column + c) / 8 * ld + at + b;
@@ -216,14 +369,21 @@ struct Fours {
                 ask(one + BLOCKS, sizeof(Block));
                 ask(two + BLOCKS, sizeof(Block));
                 for (int i = 0; i < 2; i++) {
-                    unpack_halves(to.weights[b] + 2 * i, c, STEPS / 2, one->qs + 64 * i,
-                                  two->qs + 64 * i, turned);
+                    unpack_halves<Codes>(to.weights[b] + 2 * i, c, STEPS / 2, one->qs + 64 * i,
+                                         two->qs + 64 * i);
                 }
-                _mm512_store_ps(to.scale[b] + c, scales(one->d, two->d));
+                _mm512_store_ps(to.scale[b] + c, Codes::scales_of(one, two));
             }
         }
     }
 };
+
+template <typename Block>
+using Fours = Halves<Block, Centered>;
+template <typename Block>
+using UnevenFours = Halves<Block, Uneven>;
+template <typename Block>
+using FloatingFours = Halves<Block, Floating>;
 
 // Weights in Q4_K as llama.cpp repacks them: 256 weights of eight columns, with eight bytes of
 // each column in turn, each byte two weights 32 apart; twelve bytes hold a block's scales and
@@ -231,7 +391,7 @@ struct Fours {
 template <typename Block>
 struct FoursOfK {
     typedef Larger Rows;
-    static constexpr int OFFSET = 0;
+    static constexpr int OFFSET = 0, FEW = 8;
     static constexpr bool LEAST = true;
 
     const Block * first;
@@ -304,8 +464,8 @@ struct FoursOfK {
                     _mm512_store_ps(to.least[b + j] + c, small.least_of(j));
                 }
                 for (int i = 0; i < QK_K / 16; i++) { // four times eight bytes of a pair of blocks
-                    unpack_halves(to.weights[b + i / 4 * 2] + i % 4 * 2, c, STEPS, one->qs + 64 * i,
-                                  two->qs + 64 * i, _mm512_setzero_si512());
+                    unpack_halves<Straight>(to.weights[b + i / 4 * 2] + i % 4 * 2, c, STEPS,
+                                            one->qs + 64 * i, two->qs + 64 * i);
                 }
             }
         }
@@ -339,12 +499,12 @@ struct Scaled {
 };
 
 // c[R][16] = rows[R] times 16 columns
+template <typename Kind>
 template <int R>
-void Plain::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
-                int64_t column, const Scaled<Plain> & scaled, int64_t row) const {
-    const block_q8_0 * from = first + column * ld;
-    const size_t step = ld * sizeof(block_q8_0);
-    const __m512i offset = _mm512_set1_epi8((char) OFFSET);
+void Plain<Kind>::few(float * c, int64_t ldc, const typename Rows::Block * rows, int64_t ldr,
+                      int64_t k, int64_t column, const Scaled<Plain> & scaled,
+                      int64_t row) const {
+    const Block * from = first + column * ld;
     __m512 total[R];
     for (int r = 0; r < R; r++) {
         total[r] = _mm512_setzero_ps();
@@ -356,24 +516,26 @@ void Plain::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, in
             const __m256i one = _mm256_loadu_si256((const __m256i *) rows[r * ldr + b].qs);
             values[r] = _mm512_broadcast_i64x4(one);
         }
-        alignas(32) ggml_half halves[16];
-        const char * at = (const char *) (from + b);
+        alignas(32) ggml_half halves[16], least[16];
+        const Block * at = from + b;
         for (int i = 0; i < 8; i++) { // columns i and i + 4, from the fourth on 4 further
-            const char * other = at + 4 * step;
-            const __m256i one   = _mm256_loadu_si256((const __m256i *) (at + sizeof(ggml_half)));
-            const __m256i fifth = _mm256_loadu_si256((const __m256i *) (other + sizeof(ggml_half)));
-            __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(one), fifth, 1);
-            both = _mm512_xor_si512(both, offset);
-            memcpy(halves + i + i / 4 * 4, at, sizeof(ggml_half));
-            memcpy(halves + i + i / 4 * 4 + 4, other, sizeof(ggml_half));
-            __builtin_prefetch(at + 16 * step, 0, 2);
-            __builtin_prefetch(other + 16 * step, 0, 2);
+            const Block * other = at + 4 * ld;
+            const __m512i both = Kind::two(*at, *other);
+            const int place = i + i / 4 * 4;
+            halves[place] = half_of(at);
+            halves[place + 4] = half_of(other);
+            if (LEAST) {
+                least[place] = Kind::least(*at);
+                least[place + 4] = Kind::least(*other);
+            }
+            __builtin_prefetch(at + 16 * ld, 0, 2);
+            __builtin_prefetch(other + 16 * ld, 0, 2);
             for (int r = 0; r < R; r++) {
                 parts[r][i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), both, values[r]);
             }
-            at += i == 3 ? 5 * step : step;
+            at += i == 3 ? 5 * ld : ld;
         }
-        const __m512 of_weights = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) halves));
+        const __m512 of_weights = floats(halves);
         for (int r = 0; r < R; r++) {
             const int64_t at_block = (row + r) * k + b;
             const __m512i sums =
@@ -381,6 +543,10 @@ void Plain::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, in
             const __m512 both =
                 _mm512_mul_ps(of_weights, _mm512_set1_ps(scaled.scale[at_block]));
             total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), both, total[r]);
+            if (LEAST) {
+                total[r] = _mm512_fnmadd_ps(floats(least), _mm512_set1_ps(scaled.sum[at_block]),
+                                            total[r]);
+            }
         }
     }
     for (int r = 0; r < R; r++) {
@@ -404,12 +570,13 @@ static inline __m512i eight(const int8_t * values) {
     return _mm512_set1_epi64(all);
 }
 
-template <typename Block>
+template <typename Block, typename Codes>
 template <int R>
-void Fours<Block>::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
-                       int64_t column, const Scaled<Fours> & scaled, int64_t row) const {
+void Halves<Block, Codes>::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr,
+                               int64_t k, int64_t column, const Scaled<Halves> & scaled,
+                               int64_t row) const {
     const Block * from = first + column / 8 * ld;
-    const __m512i turned = _mm512_set1_epi8((char) 0x88), half = _mm512_set1_epi8(0x0f);
+    const __m512i half = _mm512_set1_epi8(0x0f), turned = _mm512_set1_epi8((char) Codes::TURNED);
     __m512 total[R];
     for (int r = 0; r < R; r++) {
         total[r] = _mm512_setzero_ps();
@@ -425,8 +592,9 @@ void Fours<Block>::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t 
             for (int i = 0; i < 2; i++) {
                 const __m512i bytes =
                     _mm512_xor_si512(_mm512_loadu_si512(sides[side]->qs + 64 * i), turned);
-                const __m512i lower  = _mm512_and_si512(bytes, half);
-                const __m512i higher = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), half);
+                const __m512i lower  = Codes::weights(_mm512_and_si512(bytes, half));
+                const __m512i higher =
+                    Codes::weights(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), half));
                 for (int r = 0; r < R; r++) {
                     const int8_t * values = rows[r * ldr + b].qs + 8 * i;
                     sums[r][side] = _mm512_dpbusd_epi32(sums[r][side], lower, eight(values));
@@ -435,7 +603,7 @@ void Fours<Block>::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t 
                 }
             }
         }
-        const __m512 of_weights = scales(sides[0]->d, sides[1]->d);
+        const __m512 of_weights = Codes::scales_of(sides[0], sides[1]);
         for (int r = 0; r < R; r++) {
             const int64_t at_block = (row + r) * k + b;
             const __m512i all = _mm512_add_epi32(halves_joined(sums[r][0], sums[r][1]),
@@ -554,7 +722,7 @@ static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows
     }
 }
 
-// A number of rows up to FEW as a constant
+// A number of rows up to MOST as a constant
 template <typename Go>
 static inline void with(int64_t rows, const Go & go) {
     switch (rows) {
@@ -569,19 +737,29 @@ static inline void with(int64_t rows, const Go & go) {
     }
 }
 
+// This thread's part of so many strips of columns
+struct Part {
+    int64_t begin, end;
+
+    Part(const ggml_compute_params * params, int64_t strips)
+        : begin(params->ith * strips / params->nth),
+          end((params->ith + 1) * strips / params->nth) {}
+};
+
 // C[n][m] = B[n][k] A[m][k], k in blocks of BLOCK; this thread's part.
 template <typename Weights>
 static void products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
                      const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
                      float * C, int64_t ldc) {
-    if (params->ith * COLUMNS >= m) {
+    const Part part(params, m / COLUMNS);
+    if (part.begin == part.end) {
         return;
     }
     static thread_local Scaled<Weights> scaled;
     Strip strip;
     scaled.read(B, ldb, n, k);
     const int64_t tiles = (n + ROWS - 1) / ROWS;
-    for (int64_t column = params->ith * COLUMNS; column < m; column += params->nth * COLUMNS) {
+    for (int64_t column = part.begin * COLUMNS; column < part.end * COLUMNS; column += COLUMNS) {
         for (int64_t at = 0; at < k; at += BLOCKS) {
             const int blocks = std::min<int64_t>(BLOCKS, k - at);
             A.read(strip, column, at, blocks);
@@ -601,23 +779,31 @@ template <typename Weights>
 static void few_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
                          const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
                          float * C, int64_t ldc) {
-    const int64_t tiles = (n + FEWER - 1) / FEWER, strips = m / 16;
-    const int64_t begin = params->ith * strips / params->nth;
-    const int64_t end = (params->ith + 1) * strips / params->nth;
-    if (begin == end) {
+    const int64_t tiles = (n + FEWER - 1) / FEWER;
+    const Part part(params, m / COLUMNS);
+    if (part.begin == part.end) {
         return;
     }
     static thread_local Scaled<Weights> scaled;
     scaled.read(B, ldb, n, k);
-    for (int64_t strip = begin; strip < end; strip++) {
+    for (int64_t column = part.begin * COLUMNS; column < part.end * COLUMNS; column += 16) {
         for (int64_t tile = 0; tile < tiles; tile++) {
             const int64_t row = tile * n / tiles;
             with((tile + 1) * n / tiles - row, [&](auto count) {
                 A.template few<decltype(count)::value>(C + row * ldc, ldc, B + row * ldb, ldb, k,
-                                                       16 * strip, scaled, row);
+                                                       column, scaled, row);
             });
         }
     }
+}
+
+// Either of them
+template <typename Weights>
+static void some_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
+                          const Weights & A, const void * B, int64_t ldb, float * C, int64_t ldc) {
+    const auto * rows = (const typename Weights::Rows::Block *) B;
+    const auto go = n > Weights::FEW ? products<Weights> : few_products<Weights>;
+    go(params, m, n, k, A, rows, ldb, C, ldc);
 }
 
 // Whether so many rows go through weights of this type column after column: more of them are
@@ -772,9 +958,9 @@ static void columns(const ggml_compute_params * params, int64_t m, int64_t n, in
                     int64_t ldc) {
     const auto * weights = (const typename Weights::Block *) A;
     const auto * rows    = (const block_q8_K *) B;
-    const int64_t tiles = (n + FEW - 1) / FEW;
-    const int64_t end = (params->ith + 1) * m / params->nth;
-    for (int64_t column = params->ith * m / params->nth; column < end; column++) {
+    const int64_t tiles = (n + MOST - 1) / MOST;
+    const Part part(params, m);
+    for (int64_t column = part.begin; column < part.end; column++) {
         for (int64_t tile = 0; tile < tiles; tile++) {
             const int64_t row = tile * n / tiles;
             with((tile + 1) * n / tiles - row, [&](auto count) {
@@ -785,8 +971,14 @@ static void columns(const ggml_compute_params * params, int64_t m, int64_t n, in
     }
 }
 
-// The same as llamafile_sgemm has it: of any number of rows with weights in Q8_0, of few in Q5_K
-// and Q6_K; false for others
+// Whether plain_products takes any number of rows with weights of this type
+static inline bool blocks_of(int type) {
+    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1 ||
+           type == GGML_TYPE_Q4_1;
+}
+
+// The same as llamafile_sgemm has it: of any number of rows with weights in Q8_0, Q5_0, Q5_1 and
+// Q4_1, of few in Q5_K and Q6_K; false for others
 static inline bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n,
                                   int64_t k, const void * A, int64_t lda, const void * B,
                                   int64_t ldb, void * C, int64_t ldc, int of_a, int of_b) {
@@ -795,16 +987,83 @@ static inline bool plain_products(const ggml_compute_params * params, int64_t m,
         go(params, m, n, k, A, lda, B, ldb, (float *) C, ldc);
         return true;
     }
-    if (of_a != GGML_TYPE_Q8_0 || of_b != GGML_TYPE_Q8_0 || m % COLUMNS != 0 || k == 0) {
+    if (m % COLUMNS != 0 || k == 0) {
         return false;
     }
-    const Plain weights{(const block_q8_0 *) A, lda};
-    const block_q8_0 * rows = (const block_q8_0 *) B;
-    if (n > FEW) {
-        products(params, m, n, k, weights, rows, ldb, (float *) C, ldc);
-        return true;
+    const auto go = [&](auto kind) {
+        typedef Plain<decltype(kind)> Weights;
+        if (of_b == Weights::Rows::TYPE) {
+            const Weights weights{(const typename Weights::Block *) A, lda};
+            some_products(params, m, n, k, weights, B, ldb, (float *) C, ldc);
+        }
+        return of_b == Weights::Rows::TYPE;
+    };
+    switch (of_a) {
+        case GGML_TYPE_Q8_0: return go(Bytes{});
+        case GGML_TYPE_Q5_0: return go(OfFive{});
+        case GGML_TYPE_Q5_1: return go(FiveAndLeast{});
+        case GGML_TYPE_Q4_1: return go(FourAndLeast{});
+        default: return false;
     }
-    few_products(params, m, n, k, weights, rows, ldb, (float *) C, ldc);
+}
+
+// The rows of one of a layer's experts, which lie apart, as do their results: go(params, rows, c),
+// whose threads each take a part of the strips of so many columns. picked[2 * i] is row i's place
+// among its token's experts, and picked[2 * i + 1] the token.
+template <typename Go>
+static void of_expert(const ggml_compute_params * params, ggml_tensor * dst, int64_t expert,
+                      int64_t n, const int32_t * picked, ggml_type kind, int64_t columns,
+                      const Go & go) {
+    static thread_local std::vector<char> rows;
+    static thread_local std::vector<float> found;
+    const int64_t each = dst->src[1]->ne[1], m = dst->ne[0];
+    const size_t size = ggml_row_size(kind, dst->src[1]->ne[0]);
+    const auto row = [&](int64_t i) {
+        const int64_t place = picked[2 * i] % each + picked[2 * i + 1] * each;
+        return (const char *) params->wdata + place * size;
+    };
+    const auto result = [&](int64_t i) {
+        return (float *) ((char *) dst->data + picked[2 * i] * dst->nb[1] +
+                          picked[2 * i + 1] * dst->nb[2]);
+    };
+    ggml_compute_params turned = *params; // so that it is not always the same who has more strips
+    turned.ith = (params->ith + expert) % params->nth;
+    const Part part(&turned, m / columns);
+    if (part.begin == part.end) {
+        return;
+    }
+    if (n == 1) {
+        go(&turned, row(0), result(0));
+        return;
+    }
+    rows.resize(std::max(rows.size(), n * size));
+    found.resize(std::max(found.size(), size_t(n * m)));
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(rows.data() + i * size, row(i), size);
+    }
+    go(&turned, rows.data(), found.data());
+    const int64_t first = part.begin * columns, count = (part.end - part.begin) * columns;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(result(i) + first, found.data() + i * m + first, count * sizeof(float));
+    }
+}
+
+// plain_products of one expert
+static inline bool plain_products_of(const ggml_compute_params * params, ggml_tensor * dst,
+                                     int64_t expert, int64_t n, const int32_t * picked) {
+    const ggml_tensor * weights = dst->src[0];
+    const int64_t m = weights->ne[1], k = weights->ne[0] / ggml_blck_size(weights->type);
+    const bool slim = by_columns(weights->type, n);
+    const bool wide = blocks_of(weights->type) && m % COLUMNS == 0;
+    if (dst->src[1]->type != GGML_TYPE_F32 || !(slim || wide)) {
+        return false;
+    }
+    const ggml_type kind = ggml_get_type_traits_cpu(weights->type)->vec_dot_type;
+    const char * A = (const char *) weights->data + expert * weights->nb[2];
+    of_expert(params, dst, expert, n, picked, kind, slim ? 1 : COLUMNS,
+              [&](const ggml_compute_params * turned, const char * rows, float * c) {
+        plain_products(turned, m, n, k, A, k, rows, k, c, m, weights->type, kind);
+    });
     return true;
 }
 
@@ -832,10 +1091,27 @@ static bool repacked_products(const ggml_compute_params * params, ggml_tensor * 
         const int64_t shared = plane / (from->ne[2] / weights->ne[2]);
         const char * first   = (const char *) weights->data + shared * weights->nb[2];
         float * to = (float *) ((char *) dst->data + plane * dst->nb[2]);
-        const auto go = n <= FEW ? few_products<Weights<Block>> : products<Weights<Block>>;
-        go(params, m, n, k, Weights<Block>{(const Block *) first, ld}, rows + plane * n * ld, ld,
-           to, dst->nb[1] / sizeof(float));
+        some_products(params, m, n, k, Weights<Block>{(const Block *) first, ld},
+                      rows + plane * n * ld, ld, to, dst->nb[1] / sizeof(float));
     }
+    return true;
+}
+
+// The same of one expert
+template <template <typename> class Weights, typename Block>
+static bool repacked_products_of(const ggml_compute_params * params, ggml_tensor * dst,
+                                 int64_t expert, int64_t n, const int32_t * picked) {
+    typedef typename Weights<Block>::Rows Rows;
+    const ggml_tensor * weights = dst->src[0];
+    const int64_t m = weights->ne[1], k = weights->ne[0] / BLOCK, ld = k / Rows::OF_BLOCK;
+    if (m % COLUMNS != 0 || k == 0) {
+        return false;
+    }
+    const char * first = (const char *) weights->data + expert * weights->nb[2];
+    of_expert(params, dst, expert, n, picked, Rows::TYPE, COLUMNS,
+              [&](const ggml_compute_params * turned, const char * rows, float * c) {
+        some_products(turned, m, n, k, Weights<Block>{(const Block *) first, ld}, rows, ld, c, m);
+    });
     return true;
 }
 

@@ -8,7 +8,8 @@ time, and so decodes half as fast behind 2,000 tokens as without it (its #27086;
 has, #19012 is for longer passes, #19209 splits the positions among threads, and #27478, open,
 gives 10 to 15%). ``attention.h`` beside this file replaces it for passes of any length.
 
-Its products of many rows with weights in Q8_0, Q4_0 and Q4_K do half of what AVX512-VNNI can; other
+Its products of many rows with weights in Q8_0, Q4_0, IQ4_NL, MXFP4 and Q4_K do half of what
+AVX512-VNNI can, and those of a mixture's experts a third: it takes their rows one by one. Other
 K-quants are tiled (ggml-cpu/tiled), which few rows gain nothing from. ``products.h`` replaces these
 on such a processor, and those of few rows in Q5_K and Q6_K.
 
@@ -221,24 +222,45 @@ _PLAIN = """#ifdef INGOT_PRODUCTS
 """
 _REPACK_H = '#include "repack.h"\n'
 _SPACE = "        assert(params->wsize >= nbw2 * ne12);\n"
-_REPACKED = """#ifdef INGOT_PRODUCTS
-        if constexpr (INTER_SIZE == 8 && NB_COLS == 8 && std::is_same_v<BLOC_TYPE, block_q4_0>) {
-            if (ingot::repacked_products<ingot::Fours, block_q4_0x8>(params, op)) {
-                return;
-            }
-        }
-        if constexpr (INTER_SIZE == 8 && NB_COLS == 8 && std::is_same_v<BLOC_TYPE, block_q4_K>) {
-            if (ingot::repacked_products<ingot::FoursOfK, block_q4_Kx8>(params, op)) {
-                return;
-            }
-        }
-#endif
+
+
+def _repacked(function: str, given: str, then: str) -> str:
+    """Calls of a function of ours for each kind of repacked weights that it takes."""
+    kinds = {"q4_0": "Fours", "q4_K": "FoursOfK", "iq4_nl": "UnevenFours", "mxfp4": "FloatingFours"}
+    calls = [
+        f"""        if constexpr (INTER_SIZE == 8 && NB_COLS == 8 &&
+                      std::is_same_v<BLOC_TYPE, block_{kind}>) {{
+            if (ingot::{function}<ingot::{weights}, block_{kind}x8>(params, op{given})) {{
+                {then};
+            }}
+        }}
 """
+        for kind, weights in kinds.items()
+    ]
+    return "".join(("#ifdef INGOT_PRODUCTS\n", *calls, "#endif\n"))
+
+
+_PICKED = ", cur_a, cne1, (const int32_t *) &MMID_MATRIX_ROW(cur_a, 0)"
+_TO_QUANTIZE = (
+    "            for (int64_t i11 = ith; i11 < ne11; i11 += nth) {\n                from_float("
+)
+_SHARED_OUT = _TO_QUANTIZE.replace("= ith;", "= (ith + i12) % nth;")
+_EXPERT = "            const auto * src0_cur = (const char *) src0->data + cur_a*nb02;\n"
 _UNUSED = "#define UNUSED GGML_UNUSED\n"
 _TOO_FEW = "    if (!ggml_tiled_min_batch(dst->src[1]->ne[1])) {\n"
 _BY_COLUMNS = """#if defined(INGOT_PRODUCTS) && defined(GGML_USE_LLAMAFILE)
     if (ingot::by_columns(dst->src[0]->type, dst->src[1]->ne[1])) {
         return false;
+    }
+#endif
+"""
+_TILES = """    if (!ggml_tiled_supported(dst->src[0], dst->src[1])) {
+        return false;
+    }
+    // profitability is per expert"""
+_PLAIN_OF = """#ifdef INGOT_PRODUCTS
+    if (ingot::plain_products_of(params, dst, cur_a, cne1, expert_rows)) {
+        return true;
     }
 #endif
 """
@@ -312,11 +334,16 @@ KERNELS = (
         "products",
         (
             Change(REPACK, _REPACK_H, f'{_REPACK_H}#include "ingot-products.h"\n'),
-            Change(REPACK, _SPACE, _SPACE + _REPACKED),
+            Change(REPACK, _SPACE, _SPACE + _repacked("repacked_products", "", "return")),
             Change(SGEMM, _MATRIX, f'#include "../ingot-products.h"\n\n{_MATRIX}'),
             Change(SGEMM, _ONE_ROW, _PLAIN + _ONE_ROW),
             Change(TILED, _UNUSED, f'#include "../ingot-products.h"\n\n{_UNUSED}'),
             Change(TILED, _TOO_FEW, _BY_COLUMNS + _TOO_FEW),
+            Change(REPACK, _TO_QUANTIZE, _SHARED_OUT),
+            Change(
+                REPACK, _EXPERT, _repacked("repacked_products_of", _PICKED, "continue") + _EXPERT
+            ),
+            Change(TILED, _TILES, _PLAIN_OF + _TILES),
         ),
         layouts=True,
     ),

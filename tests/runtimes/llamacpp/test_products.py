@@ -10,7 +10,11 @@ import pytest
 from runtimes.machine.hardware import detect
 from tests.runtimes.llamacpp.ggml import Floats, Ggml, Given
 
-_Q4_0, _Q8_0, _Q4_K, _Q5_K, _Q6_K = 2, 8, 12, 13, 14  # enum ggml_type
+# enum ggml_type
+_Q4_0, _Q4_1, _Q5_0, _Q5_1, _Q8_0 = 2, 3, 6, 7, 8
+_Q4_K, _Q5_K, _Q6_K, _IQ4_NL, _MXFP4 = 12, 13, 14, 20, 39
+_I32 = 26
+_BY_BLOCKS = (_Q8_0, _Q5_0, _Q5_1, _Q4_1)
 _COUNTS, _ALONE = (2, 3, 4, 5, 6, 8, 9, 13, 32, 64), 13
 
 
@@ -32,8 +36,8 @@ def multiply(
 @pytest.mark.parametrize(
     ("kind", "repacked", "length"),
     [
-        *((_Q8_0, False, length) for length in (32, 512, 1184)),
-        *((_Q4_0, True, length) for length in (32, 512, 1184)),
+        *((kind, False, length) for kind in _BY_BLOCKS for length in (32, 512, 1184)),
+        *((kind, True, length) for kind in (_Q4_0, _IQ4_NL, _MXFP4) for length in (32, 512, 1184)),
         *((_Q4_K, True, length) for length in (256, 1280)),
         *((kind, False, length) for kind in (_Q5_K, _Q6_K) for length in (256, 1280)),
     ],
@@ -65,3 +69,39 @@ def test_many_rows_are_each_what_one_row_is(
         # A row does not depend on how many there are, unless llama.cpp's tiles take them.
         most = {_Q5_K: 12, _Q6_K: 32}.get(kind, 64)
         assert all(alike for count, alike in same.items() if count <= most)
+
+
+@pytest.mark.parametrize("columns", [64, 72])
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "repacked"),
+    [*((kind, True) for kind in (_Q4_0, _IQ4_NL, _MXFP4, _Q4_K)),
+     *((kind, False) for kind in (*_BY_BLOCKS, _Q5_K, _Q6_K))],
+)  # fmt: skip
+def test_rows_of_experts_are_each_what_the_expert_makes_of_them(
+    ggml: Ggml, kind: int, repacked: bool, shared: bool, tokens: int, columns: int
+) -> None:
+    buffers = ggml.repacking() if repacked else None
+    if repacked and buffers is None:
+        pytest.skip("this build of llama.cpp repacks nothing")
+    experts, used, length = 5, 2, 512
+    dice = np.random.default_rng(tokens + columns)
+    weights = dice.normal(size=(experts, columns, length)).astype(np.float32)
+    x = dice.normal(size=(tokens, 1 if shared else used, length)).astype(np.float32)
+    # One expert has most of the rows, and one none.
+    picked = np.array([(t % 3 if t % 4 else 3, 4) for t in range(tokens)], np.int32)
+    packed = [ggml.quantized(kind, one) for one in weights]
+    found = ggml.compute(
+        ggml.mul_mat_id,
+        (tokens, used, columns),
+        Given(kind, weights.shape, b"".join(packed), buffers),
+        Given(0, x.shape, x.tobytes()),
+        Given(_I32, picked.shape, picked.tobytes()),
+    )
+    for token in range(tokens):
+        for place, expert in enumerate(picked[token]):
+            row = x[token, 0 if shared else place][None]
+            alone = multiply(ggml, kind, packed[expert], buffers, columns, row)[0]
+            close = 2e-6 * (np.abs(row) @ np.abs(weights[expert]).T)[0]
+            assert (np.abs(found[token, place] - alone) <= close).all(), (token, place)
