@@ -72,7 +72,7 @@ native: .venv/pyvenv.cfg
 	$(PYTHON) -m venv .venv
 
 # Built before anything else, since pip would otherwise take or make a build whose fast kernels may crash.
-$(NATIVE): .venv/pyvenv.cfg constraints.txt $(addprefix runtimes/llamacpp/,source.py build.py attention.h products.h adapters.h)
+$(NATIVE): .venv/pyvenv.cfg constraints.txt $(addprefix runtimes/llamacpp/,source.py build.py attention.h products.h weights.h adapters.h)
 	@echo "== llama.cpp for this machine (minutes the first time on it, seconds afterwards)"
 	$(BIN)/python -m runtimes.llamacpp.build $(if $(GPU),--gpu $(GPU))
 	@rm -f .venv/.native*

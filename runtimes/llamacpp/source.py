@@ -304,8 +304,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A file of ours beside this one, and what includes and calls it; all or nothing. It comes to
-    lie beside the first of them.
+    """A file of ours beside this one, what includes and calls it, and ``parts`` that it includes
+    itself; all or nothing. They come to lie beside the first of them.
 
     ``layouts``: it reads what llama.cpp keeps in layouts of its own, which another version than the
     tested one may change without a trace.
@@ -314,11 +314,13 @@ class Kernel:
     name: str
     changes: tuple[Change, ...]
     layouts: bool = False
+    parts: tuple[str, ...] = ()
 
     @property
-    def path(self) -> Path:
-        """The file."""
-        return Path(__file__).with_name(f"{self.name}.h")
+    def files(self) -> dict[str, Path]:
+        """The files, by their names in llama.cpp."""
+        names = (self.name, *self.parts)
+        return {f"ingot-{name}.h": Path(__file__).with_name(f"{name}.h") for name in names}
 
 
 KERNELS = (
@@ -346,6 +348,7 @@ KERNELS = (
             Change(TILED, _TILES, _PLAIN_OF + _TILES),
         ),
         layouts=True,
+        parts=("weights",),
     ),
     Kernel(
         "adapters",
@@ -367,7 +370,7 @@ _FOR_VULKAN = (
 
 def fingerprint() -> str:
     """A short hash of all changes: what a compiled library has to be compiled again for."""
-    said = [kernel.path.read_bytes() for kernel in KERNELS]
+    said = [path.read_bytes() for kernel in KERNELS for path in kernel.files.values()]
     said.append(repr((KERNELS, _FOR_VULKAN)).encode())
     return hashlib.sha256(b"\0".join(said)).hexdigest()[:16]
 
@@ -384,8 +387,9 @@ def prepared(source: Path, gpu: str, folder: Path) -> Path:
     tested = source.name.endswith(f"-{TESTED_VERSION}.tar.gz")
     for kernel in KERNELS:
         if (tested or not kernel.layouts) and _apply(unpacked, kernel.changes):
-            target = unpacked / Path(kernel.changes[0].file).with_name(f"ingot-{kernel.name}.h")
-            target.write_bytes(kernel.path.read_bytes())
+            beside = (unpacked / kernel.changes[0].file).parent
+            for name, path in kernel.files.items():
+                (beside / name).write_bytes(path.read_bytes())
         else:
             log.warning("%s: kernel %s does not fit it, and is left out", source.name, kernel.name)
     if gpu == "vulkan":

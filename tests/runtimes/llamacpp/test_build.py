@@ -219,8 +219,9 @@ def test_a_kind_that_is_none() -> None:
 
 def test_the_changes_are_made_and_nothing_else(folder: Path) -> None:
     for kernel in KERNELS:
-        target = folder / Path(kernel.changes[0].file).with_name(f"ingot-{kernel.name}.h")
-        assert target.read_bytes() == kernel.path.read_bytes()
+        for name, path in kernel.files.items():
+            target = folder / Path(kernel.changes[0].file).with_name(name)
+            assert target.read_bytes() == path.read_bytes()
     changes = [change for kernel in KERNELS for change in kernel.changes]
     texts = {one.file: (folder / one.file).read_text() for one in (*changes, *source._FOR_VULKAN)}
     for change in (*changes, *source._FOR_VULKAN):
