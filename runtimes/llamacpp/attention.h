@@ -474,9 +474,10 @@ struct Step {
         rows = std::max<int64_t>(0, end - row);
     }
 
-    // Of a block's n positions from ``at`` on, those between the first and the last strip that any of
-    // these rows sees: of a short row's one block, most lie behind its end.
-    void shorten(int64_t row, int64_t rows, int64_t kv_head, int64_t stream, int64_t & at, int & n) {
+    // Of a block's n positions from `at` on, those between the first and the last vector of which
+    // any of these rows sees some: of a short row's one block, most lie behind its end.
+    void shorten(int64_t row, int64_t rows, int64_t kv_head, int64_t stream, int64_t & at,
+                 int & n) {
         if (!mask) {
             return;
         }

@@ -28,9 +28,10 @@
 
 namespace ingot {
 
-constexpr int ROWS  = 6; // whose sums stay in registers
-constexpr int FEWER = 4; // of few rows, that go through weights together
-constexpr int MOST  = 8; // rows that are multiplied at once
+constexpr int ROWS     = 6;   // whose sums stay in registers
+constexpr int FEWER    = 4;   // of few rows, that go through weights together
+constexpr int MOST     = 8;   // rows that are multiplied at once
+constexpr int TOGETHER = 256; // rows of an expert that are laid beside each other
 
 // c[R][COLUMNS] += rows[R] times the strip's blocks, which are those from `at` on; = for the first
 template <int R, typename Weights>
@@ -368,8 +369,9 @@ static inline bool plain_products(const ggml_compute_params * params, int64_t m,
     }
 }
 
-// The rows of one of a layer's experts, which lie apart, as do their results: go(params, rows, c),
-// whose threads each take a part of the strips of so many columns. picked[2 * i] is row i's place
+// The rows of one of a layer's experts, which lie apart, as do their results, laid together:
+// go(params, n, rows, c, ldc), whose threads each take a part of the strips of so many columns, of
+// which alone there is room. picked[2 * i] is row i's place
 // among its token's experts, and picked[2 * i + 1] the token.
 template <typename Go>
 static void of_expert(const ggml_compute_params * params, ggml_tensor * dst, int64_t expert,
@@ -394,18 +396,21 @@ static void of_expert(const ggml_compute_params * params, ggml_tensor * dst, int
         return;
     }
     if (n == 1) {
-        go(&turned, row(0), result(0));
+        go(&turned, 1, row(0), result(0), m);
         return;
     }
-    rows.resize(std::max(rows.size(), n * size));
-    found.resize(std::max(found.size(), size_t(n * m)));
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(rows.data() + i * size, row(i), size);
-    }
-    go(&turned, rows.data(), found.data());
-    const int64_t first = part.begin * columns, count = (part.end - part.begin) * columns;
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(result(i) + first, found.data() + i * m + first, count * sizeof(float));
+    const int64_t first = part.begin * columns, width = (part.end - part.begin) * columns;
+    for (int64_t begin = 0; begin < n; begin += TOGETHER) {
+        const int64_t count = std::min<int64_t>(TOGETHER, n - begin);
+        rows.resize(std::max(rows.size(), count * size));
+        found.resize(std::max(found.size(), size_t(count * width)));
+        for (int64_t i = 0; i < count; i++) {
+            memcpy(rows.data() + i * size, row(begin + i), size);
+        }
+        go(&turned, count, rows.data(), found.data() - first, width);
+        for (int64_t i = 0; i < count; i++) {
+            memcpy(result(begin + i) + first, found.data() + i * width, width * sizeof(float));
+        }
     }
 }
 
@@ -422,8 +427,9 @@ static inline bool plain_products_of(const ggml_compute_params * params, ggml_te
     const ggml_type kind = ggml_get_type_traits_cpu(weights->type)->vec_dot_type;
     const char * A = (const char *) weights->data + expert * weights->nb[2];
     of_expert(params, dst, expert, n, picked, kind, slim ? 1 : COLUMNS,
-              [&](const ggml_compute_params * turned, const char * rows, float * c) {
-        plain_products(turned, m, n, k, A, k, rows, k, c, m, weights->type, kind);
+              [&](const ggml_compute_params * turned, int64_t count, const char * rows, float * c,
+                  int64_t ldc) {
+        plain_products(turned, m, count, k, A, k, rows, k, c, ldc, weights->type, kind);
     });
     return true;
 }
@@ -470,8 +476,10 @@ static bool repacked_products_of(const ggml_compute_params * params, ggml_tensor
     }
     const char * first = (const char *) weights->data + expert * weights->nb[2];
     of_expert(params, dst, expert, n, picked, Rows::TYPE, COLUMNS,
-              [&](const ggml_compute_params * turned, const char * rows, float * c) {
-        some_products(turned, m, n, k, Weights<Block>{(const Block *) first, ld}, rows, ld, c, m);
+              [&](const ggml_compute_params * turned, int64_t count, const char * rows, float * c,
+                  int64_t ldc) {
+        some_products(turned, m, count, k, Weights<Block>{(const Block *) first, ld}, rows, ld, c,
+                      ldc);
     });
     return true;
 }
