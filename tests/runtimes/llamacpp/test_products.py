@@ -89,7 +89,7 @@ def test_rows_of_experts_are_each_what_the_expert_makes_of_them(
     dice = np.random.default_rng(tokens + columns)
     weights = dice.normal(size=(experts, columns, length)).astype(np.float32)
     x = dice.normal(size=(tokens, 1 if shared else used, length)).astype(np.float32)
-    # One expert has most of the rows, and one none.
+    # One expert has a row of every token, and others few or none.
     picked = np.array([(t % 3 if t % 4 else 3, 4) for t in range(tokens)], np.int32)
     packed = [ggml.quantized(kind, one) for one in weights]
     found = ggml.compute(
