@@ -171,7 +171,9 @@ if sys.platform == "linux":
         def fork(self, folder: Path, environment: Environment) -> bool:
             """Begin a child that works in ``folder`` (see `work`); False where importing torch ends
             a process."""
-            asked = {"folder": str(folder), "cwd": os.getcwd(), "environment": dict(environment)}
+            asked = {"folder": str(folder), "environment": dict(environment)}
+            with contextlib.suppress(FileNotFoundError):  # deleted
+                asked["cwd"] = os.getcwd()
             try:
                 if self._process is None:
                     self._start(environment)
@@ -239,13 +241,16 @@ if sys.platform == "linux":
                 _, status = os.waitpid(pid, 0)
                 way.send(str(os.waitstatus_to_exitcode(status)).encode())
 
-    def _be_child(server: int, folder: str, cwd: str, environment: Environment) -> NoReturn:
+    def _be_child(
+        server: int, folder: str, environment: Environment, cwd: str | None = None
+    ) -> NoReturn:
         """In a group of its own, and ended with the server, whose only thread has forked it."""
         try:
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == server:
-                os.chdir(cwd)  # the folder may be a relative path
+                if cwd is not None:
+                    os.chdir(cwd)  # the folder may be a relative path
                 log = os.open(Path(folder, "log"), os.O_WRONLY | os.O_APPEND)
                 os.dup2(log, 1)
                 os.dup2(log, 2)

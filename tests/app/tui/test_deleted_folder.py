@@ -17,6 +17,7 @@ from app.tui.screens.files import AttachScreen, ExportScreen
 from app.tui.screens.models import ModelsScreen, ModelTable
 from app.tui.screens.quantize import QuantizeScreen
 from app.tui.widgets.quantize_form import QuantizeForm
+from quantize.build import preflight
 from tests.app.tui.chat_app import add_turn
 from tests.app.tui.places import judged
 from tests.support import wait_until
@@ -60,6 +61,7 @@ async def test_compare(bare: Any, pebble_built: Path, nowhere: Path) -> None:
 
 
 async def test_quantize(bare: Any, pebble: Path) -> None:
+    preflight._known.cache_clear()  # a child of this folder has to find the sizes
     async with bare.run_test(size=(120, 40)) as pilot:
         screen = QuantizeScreen()
         bare.show(screen)
