@@ -142,13 +142,13 @@ static void few_products(const ggml_compute_params * params, int64_t m, int64_t 
                          const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
                          float * C, int64_t ldc) {
     const int64_t tiles = (n + FEWER - 1) / FEWER;
-    const Part part(params, m / COLUMNS);
+    const Part part(params, m / 16);
     if (part.begin == part.end) {
         return;
     }
     static thread_local Scaled<Weights> scaled;
     scaled.read(B, ldb, n, k);
-    for (int64_t column = part.begin * COLUMNS; column < part.end * COLUMNS; column += 16) {
+    for (int64_t column = part.begin * 16; column < part.end * 16; column += 16) {
         for (int64_t tile = 0; tile < tiles; tile++) {
             const int64_t row = tile * n / tiles;
             with((tile + 1) * n / tiles - row, [&](auto count) {
@@ -159,12 +159,13 @@ static void few_products(const ggml_compute_params * params, int64_t m, int64_t 
     }
 }
 
-// Either of them
+// Either of them, as it is faster for `all` rows, of which these are some
 template <typename Weights>
 static void some_products(const ggml_compute_params * params, int64_t m, int64_t n, int64_t k,
-                          const Weights & A, const void * B, int64_t ldb, float * C, int64_t ldc) {
+                          const Weights & A, const void * B, int64_t ldb, float * C, int64_t ldc,
+                          int64_t all) {
     const auto * rows = (const typename Weights::Rows::Block *) B;
-    const auto go = n > Weights::FEW ? products<Weights> : few_products<Weights>;
+    const auto go = all > Weights::FEW ? products<Weights> : few_products<Weights>;
     go(params, m, n, k, A, rows, ldb, C, ldc);
 }
 
@@ -333,17 +334,23 @@ static void columns(const ggml_compute_params * params, int64_t m, int64_t n, in
     }
 }
 
-// Whether plain_products takes any number of rows with weights of this type
-static inline bool blocks_of(int type) {
-    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1 ||
-           type == GGML_TYPE_Q4_1;
+// The FEW of weights of this type, of which plain_products takes any number of rows; 0 of others
+static inline int64_t few_of(int type) {
+    switch (type) {
+        case GGML_TYPE_Q8_0: return Bytes::FEW;
+        case GGML_TYPE_Q5_0: return OfFive::FEW;
+        case GGML_TYPE_Q5_1: return FiveAndLeast::FEW;
+        case GGML_TYPE_Q4_1: return FourAndLeast::FEW;
+        default: return 0;
+    }
 }
 
 // The same as llamafile_sgemm has it: of any number of rows with weights in Q8_0, Q5_0, Q5_1 and
-// Q4_1, of few in Q5_K and Q6_K; false for others
+// Q4_1, of few in Q5_K and Q6_K; false for others. Of `all` rows these may be some.
 static inline bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n,
                                   int64_t k, const void * A, int64_t lda, const void * B,
-                                  int64_t ldb, void * C, int64_t ldc, int of_a, int of_b) {
+                                  int64_t ldb, void * C, int64_t ldc, int of_a, int of_b,
+                                  int64_t all = 0) {
     if (of_b == GGML_TYPE_Q8_K && by_columns(of_a, n)) {
         const auto go = of_a == GGML_TYPE_Q5_K ? columns<Fives> : columns<Sixes>;
         go(params, m, n, k, A, lda, B, ldb, (float *) C, ldc);
@@ -356,7 +363,7 @@ static inline bool plain_products(const ggml_compute_params * params, int64_t m,
         typedef Plain<decltype(kind)> Weights;
         if (of_b == Weights::Rows::TYPE) {
             const Weights weights{(const typename Weights::Block *) A, lda};
-            some_products(params, m, n, k, weights, B, ldb, (float *) C, ldc);
+            some_products(params, m, n, k, weights, B, ldb, (float *) C, ldc, all ? all : n);
         }
         return of_b == Weights::Rows::TYPE;
     };
@@ -369,10 +376,10 @@ static inline bool plain_products(const ggml_compute_params * params, int64_t m,
     }
 }
 
-// The rows of one of a layer's experts, which lie apart, as do their results, laid together:
-// go(params, n, rows, c, ldc), whose threads each take a part of the strips of so many columns, of
-// which alone there is room. picked[2 * i] is row i's place
-// among its token's experts, and picked[2 * i + 1] the token.
+// The n rows of one of a layer's experts, and their results, which lie apart: some of them at a
+// time are laid together, for go(params, some, rows, c, ldc), which computes this thread's part of
+// the strips of so many columns; c has room for no others. picked[2 * i] is row i's place among its
+// token's experts, and picked[2 * i + 1] the token.
 template <typename Go>
 static void of_expert(const ggml_compute_params * params, ggml_tensor * dst, int64_t expert,
                       int64_t n, const int32_t * picked, ggml_type kind, int64_t columns,
@@ -420,16 +427,19 @@ static inline bool plain_products_of(const ggml_compute_params * params, ggml_te
     const ggml_tensor * weights = dst->src[0];
     const int64_t m = weights->ne[1], k = weights->ne[0] / ggml_blck_size(weights->type);
     const bool slim = by_columns(weights->type, n);
-    const bool wide = blocks_of(weights->type) && m % COLUMNS == 0;
-    if (dst->src[1]->type != GGML_TYPE_F32 || !(slim || wide)) {
+    const int64_t few = few_of(weights->type);
+    if (dst->src[1]->type != GGML_TYPE_F32 || !(slim || (few && m % COLUMNS == 0))) {
         return false;
     }
+    const int64_t lda = weights->nb[1] / ggml_type_size(weights->type);
     const ggml_type kind = ggml_get_type_traits_cpu(weights->type)->vec_dot_type;
     const char * A = (const char *) weights->data + expert * weights->nb[2];
-    of_expert(params, dst, expert, n, picked, kind, slim ? 1 : COLUMNS,
+    of_expert(params, dst, expert, n, picked, kind, slim ? 1 : n > few ? COLUMNS : 16,
               [&](const ggml_compute_params * turned, int64_t count, const char * rows, float * c,
                   int64_t ldc) {
-        plain_products(turned, m, count, k, A, k, rows, k, c, ldc, weights->type, kind);
+        const bool done = plain_products(turned, m, count, k, A, lda, rows, k, c, ldc,
+                                         weights->type, kind, n);
+        GGML_ASSERT(done);
     });
     return true;
 }
@@ -459,7 +469,7 @@ static bool repacked_products(const ggml_compute_params * params, ggml_tensor * 
         const char * first   = (const char *) weights->data + shared * weights->nb[2];
         float * to = (float *) ((char *) dst->data + plane * dst->nb[2]);
         some_products(params, m, n, k, Weights<Block>{(const Block *) first, ld},
-                      rows + plane * n * ld, ld, to, dst->nb[1] / sizeof(float));
+                      rows + plane * n * ld, ld, to, dst->nb[1] / sizeof(float), n);
     }
     return true;
 }
@@ -475,11 +485,11 @@ static bool repacked_products_of(const ggml_compute_params * params, ggml_tensor
         return false;
     }
     const char * first = (const char *) weights->data + expert * weights->nb[2];
-    of_expert(params, dst, expert, n, picked, Rows::TYPE, COLUMNS,
+    of_expert(params, dst, expert, n, picked, Rows::TYPE, n > Weights<Block>::FEW ? COLUMNS : 16,
               [&](const ggml_compute_params * turned, int64_t count, const char * rows, float * c,
                   int64_t ldc) {
         some_products(turned, m, count, k, Weights<Block>{(const Block *) first, ld}, rows, ld, c,
-                      ldc);
+                      ldc, n);
     });
     return true;
 }

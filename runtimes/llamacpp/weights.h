@@ -28,7 +28,7 @@ static inline ggml_half half_of(const void * block, int number = 0) {
     return found;
 }
 
-// Blocks of a row in Q8_0, or in Q8_1, whose own sums are rounded
+// Blocks of a row in Q8_0, or in Q8_1, whose own sums are rounded to half precision
 template <typename Of, ggml_type Type>
 struct EightBits {
     typedef Of Block;
@@ -248,8 +248,9 @@ static inline void ask(const void * from, int bytes) {
     }
 }
 
-// What four bits stand for: weights + OFFSET, of halves of bytes whose bits TURNED are turned
-// before; and the scales of two blocks of eight columns. In Q4_K:
+// What four bits stand for: weights + OFFSET, once the bits TURNED of each byte are turned back,
+// which llama.cpp turned when it repacked them; and the scales of two blocks of eight columns. In
+// Q4_K:
 struct Straight {
     static constexpr int OFFSET = 0;
     static constexpr int TURNED = 0;
@@ -286,7 +287,9 @@ struct Uneven { // in IQ4_NL
     }
 };
 
-struct Floating { // in MXFP4: twice a float of four bits, and half a power of two (OCP MX, 1.0)
+// In MXFP4 (OCP MX, 1.0): the table has twice the floats of four bits, so that they are whole; the
+// scale is half of the block's power of two, below 2 a subnormal number.
+struct Floating {
     static constexpr int OFFSET = 12;
     static constexpr int TURNED = 0;
 

@@ -76,11 +76,15 @@ class Ggml:
         return None
 
     def compute(
-        self, operation: Callable[..., ctypes.c_void_p], shape: tuple[int, ...], *given: Given
+        self,
+        operation: Callable[..., ctypes.c_void_p],
+        shape: tuple[int, ...],
+        *given: Given,
+        threads: int = 2,
     ) -> Floats:
-        """What ``operation`` makes of a context and of ``given``, on two threads."""
+        """What ``operation`` makes of a context and of ``given``."""
         backend = self.backend_cpu_init()
-        self.backend_cpu_set_n_threads(backend, 2)
+        self.backend_cpu_set_n_threads(backend, threads)
         contexts, held, tensors = [], [], []
         size = ctypes.c_size_t
         for one in given:
