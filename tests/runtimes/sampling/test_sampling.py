@@ -29,6 +29,16 @@ def test_penalties_count_every_token_of_a_long_text():
     assert logits.tolist() == (-0.5 * np.bincount(text, minlength=500)).tolist()
 
 
+@pytest.mark.parametrize(("name", "taken"), [("presence_penalty", 1.5), ("frequency_penalty", 4.5)])
+def test_presence_counts_once_and_frequency_each_time(name, taken):
+    row = state(**{name: 1.5})
+    for _ in range(3):
+        row.accept(5)
+    logits = np.zeros(8, np.float32)
+    row.edit(logits)
+    assert logits.tolist() == [-taken if token == 5 else 0.0 for token in range(8)]
+
+
 def test_logits_are_left_as_they_are():
     logits = np.random.default_rng(0).normal(size=(2, 3000)).astype(np.float32)
     before = logits.copy()
