@@ -105,9 +105,9 @@ class Scheduler:
         if prefill and not self._capabilities.mixed_batch:
             return self._step({}, prefill, expired, {})
         decoding = self.kv.decoding if reading else list(self.kv.running)
-        for lost in self.kv.compact(decoding):
+        for lost in self.kv.compact(decoding):  # one may be a sequence that reads
             self._requeue(lost)
-            decoding.remove(lost)
+        decoding = [one for one in decoding if one.slot >= 0]
         decode = self._decode_shares(decoding, sum(prefill.values()))
         proposed = {} if prefill else self._propose(decode)
         return self._step(decode, prefill, expired, proposed)

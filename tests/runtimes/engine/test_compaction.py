@@ -58,6 +58,26 @@ def test_a_row_is_moved_if_that_is_worth_its_time(token_bytes, row_s, worth):
         assert row.output == expected_output(row.request)
 
 
+def test_a_row_that_reads_and_one_that_decodes_are_both_lost_by_a_move():
+    history = moved_history(50, 1, 1e9)
+    history.cache._kv.breaks = 1
+    history.add([9] * 400, 3)
+    scheduler = history.scheduler
+    scheduler._settings = SchedulerSettings(max_stall_s=0.02)
+    scheduler._prefill_rate, scheduler._stalled = 2000.0, 0.0
+    history.step()
+    reading = history.cache.running[1]
+    assert reading.slot == 1
+    assert 0 < reading.computed < 400
+    scheduler._stalled = 1.0  # the others' turn: nothing is read, and slot 1 is a gap
+    assert [row.slot for row in history.schedule().sequences] == [0]
+    assert scheduler.waiting == 2
+    history.run_out()
+    assert len(history.finished) == 6
+    for row in history.finished:
+        assert row.output == expected_output(row.request)
+
+
 def test_the_last_row_of_many_runs_in_the_first_slot(engine):
     """Its text is that of the same request alone; the slots hold what they are thought to hold."""
     greedy = SamplingParams(ignore_eos=True, top_logprobs=2)
