@@ -337,10 +337,10 @@ static void columns(const ggml_compute_params * params, int64_t m, int64_t n, in
 // The FEW of weights of this type, of which plain_products takes any number of rows; 0 of others
 static inline int64_t few_of(int type) {
     switch (type) {
-        case GGML_TYPE_Q8_0: return Bytes::FEW;
-        case GGML_TYPE_Q5_0: return OfFive::FEW;
-        case GGML_TYPE_Q5_1: return FiveAndLeast::FEW;
-        case GGML_TYPE_Q4_1: return FourAndLeast::FEW;
+        case GGML_TYPE_Q8_0: return InQ8_0::FEW;
+        case GGML_TYPE_Q5_0: return InQ5_0::FEW;
+        case GGML_TYPE_Q5_1: return InQ5_1::FEW;
+        case GGML_TYPE_Q4_1: return InQ4_1::FEW;
         default: return 0;
     }
 }
@@ -350,7 +350,7 @@ static inline int64_t few_of(int type) {
 static inline bool plain_products(const ggml_compute_params * params, int64_t m, int64_t n,
                                   int64_t k, const void * A, int64_t lda, const void * B,
                                   int64_t ldb, void * C, int64_t ldc, int of_a, int of_b,
-                                  int64_t all = 0) {
+                                  int64_t all) {
     if (of_b == GGML_TYPE_Q8_K && by_columns(of_a, n)) {
         const auto go = of_a == GGML_TYPE_Q5_K ? columns<Fives> : columns<Sixes>;
         go(params, m, n, k, A, lda, B, ldb, (float *) C, ldc);
@@ -363,15 +363,15 @@ static inline bool plain_products(const ggml_compute_params * params, int64_t m,
         typedef Plain<decltype(kind)> Weights;
         if (of_b == Weights::Rows::TYPE) {
             const Weights weights{(const typename Weights::Block *) A, lda};
-            some_products(params, m, n, k, weights, B, ldb, (float *) C, ldc, all ? all : n);
+            some_products(params, m, n, k, weights, B, ldb, (float *) C, ldc, all);
         }
         return of_b == Weights::Rows::TYPE;
     };
     switch (of_a) {
-        case GGML_TYPE_Q8_0: return go(Bytes{});
-        case GGML_TYPE_Q5_0: return go(OfFive{});
-        case GGML_TYPE_Q5_1: return go(FiveAndLeast{});
-        case GGML_TYPE_Q4_1: return go(FourAndLeast{});
+        case GGML_TYPE_Q8_0: return go(InQ8_0{});
+        case GGML_TYPE_Q5_0: return go(InQ5_0{});
+        case GGML_TYPE_Q5_1: return go(InQ5_1{});
+        case GGML_TYPE_Q4_1: return go(InQ4_1{});
         default: return false;
     }
 }

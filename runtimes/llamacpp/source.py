@@ -216,7 +216,7 @@ _MATRIX = "bool llamafile_sgemm(const struct ggml_compute_params * params, int64
 _ONE_ROW = "    // only enable sgemm for prompt processing\n"
 _PLAIN = """#ifdef INGOT_PRODUCTS
     if (Ctype == GGML_TYPE_F32 &&
-        ingot::plain_products(params, m, n, k, A, lda, B, ldb, C, ldc, Atype, Btype)) {
+        ingot::plain_products(params, m, n, k, A, lda, B, ldb, C, ldc, Atype, Btype, n)) {
         return true;
     }
 #endif

@@ -99,7 +99,7 @@ static inline __m512i beside(__m256i lower, __m256i higher) {
 }
 
 // Blocks of two columns, of weights + OFFSET beside each other: in Q8_0
-struct Bytes {
+struct InQ8_0 {
     typedef Eights Rows;
     typedef block_q8_0 Block;
     static constexpr int OFFSET = 128;
@@ -115,47 +115,31 @@ struct Bytes {
     static ggml_half least(const Block &) { return 0; }
 };
 
-struct OfFive { // in Q5_0
-    typedef Eights Rows;
-    typedef block_q5_0 Block;
-    static constexpr int OFFSET = 16, FEW = 4;
-    static constexpr bool LEAST = false;
+// In four bits, or five; where there is no OFFSET there are least weights
+template <typename Of, typename RowsOf, int Offset>
+struct Packed {
+    typedef RowsOf Rows;
+    typedef Of Block;
+    static constexpr int OFFSET = Offset, FEW = 4;
+    static constexpr bool LEAST = Offset == 0;
 
-    static __m256i weights(const Block & one) {
+    static __m256i weights(const block_q4_1 & one) { return fours_of(one.qs); }
+
+    template <typename OfFive>
+    static __m256i weights(const OfFive & one) {
         return _mm256_or_si256(fours_of(one.qs), fifths_of(one.qh));
     }
+
     static __m512i two(const Block & one, const Block & other) {
         return beside(weights(one), weights(other));
     }
-    static ggml_half least(const Block &) { return 0; }
-};
 
-struct FiveAndLeast { // in Q5_1
-    typedef Summed Rows;
-    typedef block_q5_1 Block;
-    static constexpr int OFFSET = 0, FEW = 4;
-    static constexpr bool LEAST = true;
-
-    static __m256i weights(const Block & one) {
-        return _mm256_or_si256(fours_of(one.qs), fifths_of(one.qh));
-    }
-    static __m512i two(const Block & one, const Block & other) {
-        return beside(weights(one), weights(other));
-    }
     static ggml_half least(const Block & one) { return half_of(&one, 1) ^ 0x8000; }
 };
 
-struct FourAndLeast { // in Q4_1
-    typedef Summed Rows;
-    typedef block_q4_1 Block;
-    static constexpr int OFFSET = 0, FEW = 4;
-    static constexpr bool LEAST = true;
-
-    static __m512i two(const Block & one, const Block & other) {
-        return beside(fours_of(one.qs), fours_of(other.qs));
-    }
-    static ggml_half least(const Block & one) { return half_of(&one, 1) ^ 0x8000; }
-};
+typedef Packed<block_q4_1, Summed, 0> InQ4_1;
+typedef Packed<block_q5_0, Eights, 16> InQ5_0;
+typedef Packed<block_q5_1, Summed, 0> InQ5_1;
 
 // Weights column after column, `ld` blocks apart
 template <typename Kind>
@@ -219,7 +203,9 @@ struct Plain {
             alignas(64) ggml_half halves[COLUMNS], least[COLUMNS];
             for (int c = 0; c < COLUMNS; c++) {
                 halves[c] = half_of(from + c * ld);
-                least[c] = Kind::least(from[c * ld]);
+                if (LEAST) {
+                    least[c] = Kind::least(from[c * ld]);
+                }
                 __builtin_prefetch(from + c * ld + BLOCKS, 0, 2);
             }
             for (int c = 0; c < COLUMNS; c += 16) {
