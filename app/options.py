@@ -6,13 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
+from runtimes.errors import RequestError
+from runtimes.request import Constraint, SamplingParams, UserSampling, with_default
 from runtimes.settings import KV_HELP, MOST_THREADS, ROPE_HELP, kv_pair, rope_scaling
-
-if TYPE_CHECKING:
-    from runtimes.request import Constraint, SamplingParams
-
 
 _Value = TypeVar("_Value")
 _Options = TypeVar("_Options", "ModelOptions", "PlanOptions")
@@ -45,35 +43,16 @@ REPRODUCIBLE_HELP = (
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingOptions:
+class SamplingOptions(UserSampling):
     """Sampling of answers; greedy unless a temperature is given."""
 
     panel: ClassVar = "Sampling"
-    max_tokens: int = option(512, "Maximum number of tokens in an answer.")
-    temperature: float = option(0.0, "0 always takes the likeliest token.", "--temperature", "-t")
-    top_k: int = option(0, "Sample from the K likeliest tokens; 0 for all.")
-    top_p: float = option(1.0, "Sample from the likeliest tokens up to this total probability.")
-    min_p: float = option(0.0, "Minimum probability of a token, relative to the likeliest.")
-    repetition_penalty: float = option(1.0, "Above 1 discourages repetition.")
-    presence_penalty: float = option(0.0, "Subtracted from tokens seen once.")
-    frequency_penalty: float = option(0.0, "Subtracted for each time seen.")
+    max_tokens: int = with_default("max_tokens", 512)
     min_tokens: int = option(0, "Do not end an answer before this many tokens.", min=0)
-    seed: int | None = option(None, "Makes sampling repeatable.")
-    stop: list[str] | None = option(None, "End before this text; repeatable.")
-    thinking: Literal["on", "off", "low", "medium", "high"] | None = option(
-        None,
-        "Whether, or how long, a model thinks before it answers: on, off, low, medium or high.",
-        metavar="LEVEL",
-    )
-    think_tokens: int | None = option(
-        None, "Tokens of such a thought at most; then the answer begins.", min=0, metavar="N"
-    )
 
     def params(self) -> SamplingParams:
         """The engine's form. Raises RequestError for a value out of its range."""
-        from runtimes.request import SamplingParams
-
-        return SamplingParams(**asdict(self) | {"stop": tuple(self.stop or ())})
+        return SamplingParams(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +197,7 @@ class ConstraintOptions:
 def only_constraint(sources: Mapping[Any, str | None], several: str) -> Constraint | None:
     """The constraint of the one kind that has a source, checked. Raises RequestError for one that
     cannot be used, and with the words ``several`` for more than one."""
-    from runtimes.errors import RequestError
     from runtimes.grammars import grammar_of
-    from runtimes.request import Constraint
 
     given = [Constraint(kind, text) for kind, text in sources.items() if text is not None]
     if len(given) > 1:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from runtimes.errors import ParameterError, RequestError
 
@@ -77,21 +77,142 @@ class Thinking:
     expected: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is chosen; ``runtimes.sampling`` has the order of the steps."""
+_Value = TypeVar("_Value")
 
-    max_tokens: int = 256
-    temperature: float = 0.0  # 0: greedy
-    top_k: int = 0  # 0 switches it off, as 1 does top_p, and as every other default does its step
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+
+def _parameter(
+    default: _Value, help: str, label: str, range: str, short: str, *flags: str, **more: Any
+) -> _Value:
+    """A field with what is said of its flag, as ``app.options.option`` takes it, and ``short`` of
+    its setting: in the chat's panel and by /set, with what may be typed (``range``)."""
+    setting = {"label": label, "range": range, "help": short}
+    return field(
+        default=default, metadata={"flags": flags, "help": help, "setting": setting, **more}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UserSampling:
+    """Sampling parameters that have a flag and are a setting of the chat."""
+
+    temperature: float = _parameter(
+        0.0,
+        "0 always takes the likeliest token.",
+        "Temperature",
+        "0 or more",
+        "0 always takes the likeliest",
+        "--temperature",
+        "-t",
+    )
+    top_p: float = _parameter(
+        1.0,
+        "Sample from the likeliest tokens up to this total probability.",
+        "Top-p",
+        "above 0, to 1 (off)",
+        "the likeliest up to this sum",
+    )
+    top_k: int = _parameter(
+        0,
+        "Sample from the K likeliest tokens; 0 for all.",
+        "Top-k",
+        "0 (off) or more",
+        "only the k likeliest tokens",
+    )
+    min_p: float = _parameter(
+        0.0,
+        "Minimum probability of a token, relative to the likeliest.",
+        "Min-p",
+        "0 (off) to 1",
+        "only tokens this likely, to the likeliest",
+    )
+    max_tokens: int = _parameter(
+        256,
+        "Maximum number of tokens in an answer.",
+        "Longest answer",
+        "1 or more",
+        "tokens of an answer at most",
+    )
+    repetition_penalty: float = _parameter(
+        1.0,
+        "Above 1 discourages repetition.",
+        "Repetition",
+        "above 0; 1 is off",
+        "above 1 repeats less",
+    )
+    presence_penalty: float = _parameter(
+        0.0,
+        "Subtracted from tokens seen once.",
+        "Presence",
+        "-2 to 2; 0 is off",
+        "off tokens seen once",
+    )
+    frequency_penalty: float = _parameter(
+        0.0,
+        "Subtracted for each time seen.",
+        "Frequency",
+        "-2 to 2; 0 is off",
+        "off for each time seen",
+    )
     # The same seed gives the same text whatever other rows share the batch; None draws one.
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
+    seed: int | None = _parameter(
+        None,
+        "Makes sampling repeatable.",
+        "Seed",
+        "a whole number, or nothing",
+        "makes answers repeatable",
+    )
+    stop: tuple[str, ...] = _parameter(
+        (),
+        "End before this text; repeatable.",
+        "Stop texts",
+        r"texts, | between, \n a line end",
+        "end an answer",
+    )
+    # What the chat template is told; None: nothing.
+    thinking: ThinkingLevel | None = _parameter(
+        None,
+        "Whether, or how long, a model thinks before it answers: on, off, low, medium or high.",
+        "Thinking",
+        "on, off, low to high",
+        "whether the model thinks before it answers",
+        metavar="LEVEL",
+    )
+    # None: until the thought ends by itself or repeats.
+    think_tokens: int | None = _parameter(
+        None,
+        "Tokens of such a thought at most; then the answer begins.",
+        "Longest thought",
+        "0 or more, or nothing",
+        "tokens of a thought at most",
+        min=0,
+        metavar="N",
+    )
+
+
+def with_default(name: str, default: _Value, **more: Any) -> _Value:
+    """The field of this name of ``UserSampling`` for a class of its kind that has another default,
+    and says ``more`` of its flag."""
+    said = next(one.metadata for one in fields(UserSampling) if one.name == name)
+    return field(default=default, metadata={**said, **more})
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams(UserSampling):
+    """How the next token is chosen. Every default switches its step off, and the temperature of 0
+    is greedy. These are the steps in their order.
+
+    1. Tokens that the row's constraint does not allow are banned.
+    2. ``logit_bias`` is added.
+    3. Below ``min_tokens`` the end-of-sequence tokens are banned, unless the constraint wants the
+       end.
+    4. Repetition penalty, then frequency and presence penalties. Repetition counts prompt and
+       output tokens (CTRL, arXiv:1909.05858); the others count output tokens only (OpenAI's
+       definition).
+    5. ``temperature``; 0 takes the likeliest token and ends here.
+    6. ``top_k``, then ``top_p`` of what is left, then ``min_p`` of the likeliest.
+    7. One draw.
+    """
+
     ignore_eos: bool = False
     # By the model's own logits, before bias, penalties and temperature: the log-probability of each
     # token, and those of so many likeliest tokens at every position.
@@ -108,9 +229,6 @@ class SamplingParams:
     # Of each prompt token given those before it, and of so many likeliest ones there; with it
     # ``max_tokens`` may be 0. What is cached of the prompt is computed again.
     prompt_logprobs: int | None = None
-    # Tokens of a thought before the answer, at most; None: until it ends by itself or repeats.
-    think_tokens: int | None = None
-    thinking: ThinkingLevel | None = None  # what the chat template is told; None: nothing
 
     def __post_init__(self) -> None:
         """Raises ParameterError naming the first field that is out of its range."""

@@ -227,7 +227,8 @@ def said(spec: Any) -> Iterator[tuple[str, Any]]:
         if is_dataclass(value):
             yield from said(value)
         else:
-            yield one.name, str(value) if isinstance(value, Path) else value
+            value = str(value) if isinstance(value, Path) else value
+            yield one.name, list(value) if isinstance(value, tuple) else value
 
 
 def spec_json(spec: BatchSpec) -> JsonObject:

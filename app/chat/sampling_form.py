@@ -33,11 +33,12 @@ _KINDS = {
     "int": "whole",
     "float": "number",
     "int | None": "optional",
-    "str | None": "word",
+    "ThinkingLevel | None": "word",
     "tuple[str, ...]": "texts",
 }
 FIELDS = tuple(
-    SamplingField(item.name, _KINDS[str(item.type)], **item.metadata) for item in fields(Sampling)
+    SamplingField(item.name, _KINDS[str(item.type)], **item.metadata["setting"])
+    for item in fields(Sampling)
 )
 _BLANK: Mapping[str, Any] = {"optional": None, "word": None, "texts": ()}
 _BY_NAME = {one.name: one for one in FIELDS}

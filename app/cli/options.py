@@ -72,16 +72,20 @@ def flags_of(kind: Any) -> Iterator[inspect.Parameter]:
 
 def _flag(name: str, hint: Any, field: Any, panel: str | None = None) -> inspect.Parameter:
     said = {"rich_help_panel": panel, **field.metadata}
+    said.pop("setting", None)
     flags = said.pop("flags", None)
     if check := said.pop("check", None):
         said["callback"] = _checked(check)
     if flags == () and field.default is False:  # Typer would add a --no-... to it
         flags = (f"--{name.replace('_', '-')}",)
     found: Any = typer.Argument(**said) if flags is None else typer.Option(*flags, **said)
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    if get_origin(hint) is tuple:
+        hint, default = list[str] | None, None
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if field.default is MISSING else field.default,
+        default=default,
         annotation=Annotated[hint, found],
     )
 
@@ -107,7 +111,9 @@ def _collected(kind: Any, values: dict[str, Any]) -> Any:
         if is_dataclass(hints[field.name]):
             found[field.name] = _collected(hints[field.name], values)
         elif field.metadata:
-            found[field.name] = values.pop(field.name)
+            value = values.pop(field.name)
+            repeated = get_origin(hints[field.name]) is tuple
+            found[field.name] = tuple(value or ()) if repeated else value
     return kind(**found)
 
 

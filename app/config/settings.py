@@ -45,10 +45,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
-    TypeVar,
     get_args,
     get_origin,
     get_type_hints,
@@ -57,12 +55,9 @@ from typing import (
 from app.options import FLAGS, ModelOptions, PlanOptions
 from runtimes.errors import IngotError, RequestError
 from runtimes.paths import config_dir
+from runtimes.request import SamplingParams, UserSampling, with_default
 from runtimes.settings import MOST_SLOTS, MOST_THREADS
 
-if TYPE_CHECKING:
-    from runtimes.request import SamplingParams
-
-_Value = TypeVar("_Value")
 Source = Literal["environment", "preset", "file"]
 
 
@@ -86,46 +81,17 @@ class ChatSettings:
     saved_mb: int = 1000  # of disk for what prompts begin with; see app.models.prefixes
 
 
-def _param(default: _Value, label: str, range: str, help: str) -> _Value:
-    """A field with what the chat's panel and /set tell of it; ``range`` is what may be typed."""
-    words = {"label": label, "range": range, "help": help}
-    return field(default=default, metadata=words)
-
-
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling of answers in a chat, as ``runtimes.request.SamplingParams``. Not greedy as in
-    `ingot run`: the same question may get another answer."""
+class Sampling(UserSampling):
+    """Sampling of answers in a chat. Not greedy as in `ingot run`: the same question may get
+    another answer."""
 
-    temperature: float = _param(0.7, "Temperature", "0 or more", "0 always takes the likeliest")
-    top_p: float = _param(0.95, "Top-p", "above 0, to 1 (off)", "the likeliest up to this sum")
-    top_k: int = _param(0, "Top-k", "0 (off) or more", "only the k likeliest tokens")
-    min_p: float = _param(0.0, "Min-p", "0 (off) to 1", "only tokens this likely, to the likeliest")
-    max_tokens: int = _param(1024, "Longest answer", "1 or more", "tokens of an answer at most")
-    repetition_penalty: float = _param(
-        1.0, "Repetition", "above 0; 1 is off", "above 1 repeats less"
-    )
-    presence_penalty: float = _param(0.0, "Presence", "-2 to 2; 0 is off", "off tokens seen once")
-    frequency_penalty: float = _param(
-        0.0, "Frequency", "-2 to 2; 0 is off", "off for each time seen"
-    )
-    seed: int | None = _param(
-        None, "Seed", "a whole number, or nothing", "makes answers repeatable"
-    )
-    stop: tuple[str, ...] = _param(
-        (), "Stop texts", r"texts, | between, \n a line end", "end an answer"
-    )
-    thinking: str | None = _param(
-        None, "Thinking", "on, off, low to high", "whether the model thinks before it answers"
-    )
-    think_tokens: int | None = _param(
-        None, "Longest thought", "0 or more, or nothing", "tokens of a thought at most"
-    )
+    max_tokens: int = with_default("max_tokens", 1024)
+    temperature: float = with_default("temperature", 0.7)
+    top_p: float = with_default("top_p", 0.95)
 
     def params(self, **changes: Any) -> SamplingParams:
         """The engine's form, with ``changes``. Raises RequestError for a value out of range."""
-        from runtimes.request import SamplingParams
-
         return SamplingParams(**asdict(self) | changes)
 
 

@@ -1,8 +1,8 @@
 """The body of a request to one of OpenAI's endpoints. Whatever it asks for and this engine lacks
 makes it invalid by name; what could not change the answer is left out.
 
-Accepted beside OpenAI's parameters: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``,
-``ignore_eos`` and ``structured_outputs``, named as vLLM names them.
+Accepted beside OpenAI's parameters: all others of ``SamplingParams`` and ``structured_outputs``,
+named as vLLM names them.
 """
 
 from collections.abc import Callable

@@ -8,6 +8,7 @@ from typing import ClassVar
 from app.adapters import name_and_path
 from app.options import AdapterOptions, SamplingOptions, option
 from runtimes.errors import RequestError
+from runtimes.request import with_default
 from runtimes.settings import MOST_SLOTS
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
@@ -30,11 +31,7 @@ class ServeSampling(SamplingOptions):
     """How answers are sampled where a request says nothing."""
 
     panel: ClassVar = "Sampling, where a request says nothing"
-    max_tokens: int = option(
-        2**20,
-        "Maximum number of tokens in an answer.",
-        show_default="as many as the context holds",
-    )
+    max_tokens: int = with_default("max_tokens", 2**20, show_default="as many as the context holds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,7 @@
 """Choose the next token of every row at once, on any runner's logits.
 
-Order of the steps:
-
-1. Tokens that the row's constraint does not allow are banned.
-2. ``logit_bias`` is added.
-3. Below ``min_tokens`` the end-of-sequence tokens are banned, unless the constraint wants the end.
-4. Repetition penalty, then frequency and presence penalties. Repetition counts prompt and output
-   tokens (CTRL, arXiv:1909.05858); the others count output tokens only (OpenAI's definition).
-5. ``temperature``; 0 takes the likeliest token and ends here.
-6. ``top_k``, then ``top_p`` of what is left, then ``min_p`` of the likeliest.
-7. One draw.
-
-Steps 1 to 5 are those of vLLM (``vllm/v1/sample/sampler.py``), 5 and 6 those of transformers
+``runtimes.request.SamplingParams`` has the order of the steps. Steps 1 to 5 are those of vLLM
+(``vllm/v1/sample/sampler.py``), 5 and 6 those of transformers
 (``GenerationMixin._get_logits_processor``, 5.23). vLLM has min-p before top-k and top-p. The
 default chain of llama.cpp (``common/common.h``) has the temperature last: its top-p and min-p see
 the distribution at temperature 1. Equal logits rank by ascending id; transformers keeps all that

@@ -42,7 +42,7 @@ def test_every_flag() -> None:
     )
     model, sampling, options, flag = parse(*flags.split())
     assert (model, flag) == ("m", True)
-    assert sampling.params() == SamplingParams(7, 0.5, 4, 0.9, 0.1, 1.1, 0.2, 0.3, 5, ("a", "b"))
+    assert sampling.params() == SamplingParams(0.5, 0.9, 4, 0.1, 7, 1.1, 0.2, 0.3, 5, ("a", "b"))
     assert options == ModelOptions(recipe="q8_0", context=99, threads=2)
 
 
