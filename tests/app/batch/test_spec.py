@@ -25,8 +25,8 @@ def other(kind: Any, usual: object) -> Any:
         return kind(**values | {name: text for name, text in CHECKED.items() if name in values})
     if get_origin(kind) is Literal:
         return next(value for value in reversed(get_args(kind)) if value != usual)
-    if get_origin(kind) is list:
-        return ["a", "--b = c=d"]
+    if get_origin(kind) in (list, tuple):
+        return get_origin(kind)(["a", "--b = c=d"])
     if kind is bool:
         return not usual
     return OTHER[kind] if kind in OTHER else other(get_args(kind)[0], usual)  # the rest is None
