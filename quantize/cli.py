@@ -95,8 +95,14 @@ def command(
     ),
     imatrix: Path | None = Option(
         None,
-        help="Importance matrix for GGUF types: a text to compute it from, or a ready one."
-        " A text also smooths the activations of onnx-w8a8.",
+        help="Importance matrix, by which rounding spares the weights that matter: a text to"
+        " compute it from, or a ready one. A text also smooths the activations of onnx-w8a8.",
+    ),
+    gptq: bool = Option(
+        False,
+        "--gptq",
+        help="Make up for the error of a weight in those that are rounded after it (GPTQ), by the"
+        " text of --imatrix or a bundled one. Takes longer.",
     ),
     override: Several = Option(
         None,
@@ -196,6 +202,7 @@ def command(
         ),
         allow_token_mismatch=allow_token_mismatch,
         imatrix=imatrix,
+        gptq=gptq,
         overrides=_overrides(override or []),
         target=cast(Processor, target),
         push=push,

@@ -46,6 +46,7 @@ class Options:
     measure: MeasureOptions = field(default_factory=MeasureOptions)
     allow_token_mismatch: bool = False
     imatrix: Path | None = None  # a text to compute an importance matrix from, or a ready matrix
+    gptq: bool = False  # errors of rounding are made up for
     # From regular expressions over tensor names to llama.cpp types.
     overrides: Mapping[str, str] = field(default_factory=dict)
     target: Target = "cpu"

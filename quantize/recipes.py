@@ -67,12 +67,14 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Mix:
     """A variant for each tensor, both by their names (a tensor has that of GGUF), instead of a
-    recipe's: ``importance`` (.npz) has for each how much its input channels matter. ``metadata`` is
+    recipe's; none where the recipe decides. ``importance`` (.npz) has for each tensor that is known
+    how much its input channels matter, ``moments`` is a folder of `write_moments`. ``metadata`` is
     what the graph says of itself."""
 
     variants: Mapping[str, str]
-    importance: Path
-    metadata: Mapping[str, str]
+    importance: Path | None
+    moments: Path | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_variant(name: str) -> Variant:
@@ -260,6 +262,20 @@ class Recipe:
     def is_float(self) -> bool:
         """Not quantized: the reference that tests compare with."""
         return self.bits >= 16
+
+    @property
+    def is_weighed(self) -> bool:
+        """An importance matrix weighs the errors of its rounding."""
+        return bool(self.options) if self.format == ONNX else not self.is_float
+
+    @property
+    def takes_gptq(self) -> bool:
+        """Matrices of it may have few bits, whose errors can be made up for."""
+        if self.target is not None:
+            return True
+        if self.format == ONNX:
+            return any(way.startswith("4") for way in self.options.values())
+        return not self.is_float and self.ftype != _Q8_0
 
     @property
     def for_gpus(self) -> bool:

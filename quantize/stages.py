@@ -83,7 +83,7 @@ def export_key(source: JsonObject) -> str:
 
 def imatrix_key(source: JsonObject, recipe: Recipe, options: Options) -> str | None:
     """The importance matrix that ``recipe`` takes; None if there is none for it."""
-    if options.imatrix is None or recipe.format != "gguf" or recipe.is_float:
+    if options.imatrix is None or not recipe.is_weighed:
         return None
     return matrix_key(source, options.imatrix)
 
@@ -104,7 +104,7 @@ def calibration(recipe: Recipe, options: Options) -> Path | None:
 def build_key(
     source: JsonObject, recipe: Recipe, options: Options, texts: Iterable[Path] = ()
 ) -> str:
-    """One file; for a target by the ``texts`` that decide its types."""
+    """One file; for a target, and with --gptq, by the ``texts`` that decide it."""
     own = asdict(recipe)
     if recipe.target is None:
         own.pop("target")
@@ -118,11 +118,15 @@ def build_key(
         inputs["overrides"] = list(options.overrides.items())  # the first that matches counts
     else:
         inputs |= {"source": source, "target": options.target}
+        if key := imatrix_key(source, recipe, options):
+            inputs["imatrix"] = key
         if text := calibration(recipe, options):
             inputs["calibration"] = digest(text).sha256
+    if options.gptq and recipe.takes_gptq:
+        inputs["gptq"] = True
     if (listed := options.allocations.get(recipe.name)) and listed.allocation:
         inputs["types"] = listed.allocation.types
-    if texts:
+    if texts and (recipe.target or "gptq" in inputs):
         inputs["texts"] = [digest(path).sha256 for path in texts]
     return stage_key("build", inputs)
 

@@ -96,7 +96,7 @@ class _Sweep:
         for p in network.parameters():
             p.requires_grad_(False)
         self.network, self.windows, self.folder, self.rate = network, windows, folder, rate
-        self.layers = _layers(network)
+        self.layers = layers_of(network)
         self.parts = len(self.layers) + 2
         self.head, self.table = network.get_output_embeddings(), network.get_input_embeddings()
         self.tied = self.head.weight is self.table.weight
@@ -123,7 +123,7 @@ class _Sweep:
         rounding: Rounding = {}
 
         def note(at: int, window: int, args: Args, kwargs: Named) -> Any:
-            hidden, rest, named = _inputs(args, kwargs)
+            hidden, rest, named = inputs_of(args, kwargs)
             self.save("input", at, window, hidden[0])
             calls[at] = rest, named
             return (hidden.detach(), *rest), named
@@ -135,7 +135,7 @@ class _Sweep:
             leaves.append(leaf)
             return (leaf, *output[1:]) if isinstance(output, tuple) else leaf
 
-        with _single(head.parameters()), torch.enable_grad():
+        with single(head.parameters()), torch.enable_grad():
             for w, ids in enumerate(self.windows):
                 report_progress(w / len(self.windows), self.parts, "layers")
                 leaves: list[Any] = []
@@ -171,7 +171,7 @@ class _Sweep:
 
         layer, (rest, named) = self.layers[at], call
         roundings: dict[str, Rounding] = {}
-        with _single(layer.parameters()), torch.enable_grad(), contextlib.ExitStack() as hooks:
+        with single(layer.parameters()), torch.enable_grad(), contextlib.ExitStack() as hooks:
             weights = {name: p for name, p in layer.named_parameters() if p.ndim > 1}
             fisher = {name: torch.zeros(p.shape) for name, p in weights.items()}
             for p in weights.values():
@@ -203,7 +203,7 @@ class _Sweep:
 
         weight, tied, last = self.table.weight, self.tied, self.parts - 1
         fisher = self.load("head", 0, 0) if tied else torch.zeros(weight.shape)
-        with _single(self.table.parameters()), torch.enable_grad():
+        with single(self.table.parameters()), torch.enable_grad():
             for w, ids in enumerate(self.windows):
                 got = self.looked_up(ids, self.load("gradient", last, w))
                 head = self.load("rows", 0, w) if tied else torch.zeros(())
@@ -220,13 +220,13 @@ class _Sweep:
         weight, self.table.sparse = self.table.weight, True  # no zeros for all the others
 
         def stop(_module: Any, args: Args, kwargs: Named) -> None:
-            raise _Reached(_inputs(args, kwargs)[0])
+            raise Reached(inputs_of(args, kwargs)[0])
 
         hook = self.layers[0].register_forward_pre_hook(stop, with_kwargs=True)
         weight.requires_grad_(True)
         try:
             self.network(torch.tensor([ids]), use_cache=False)
-        except _Reached as reached:
+        except Reached as reached:
             reached.args[0].backward(gradient[None])
         finally:
             hook.remove()
@@ -242,11 +242,11 @@ class _Sweep:
         return whole
 
 
-class _Reached(Exception):
+class Reached(Exception):
     """The first layer, whose input is all that is wanted: its argument."""
 
 
-def _inputs(args: Args, kwargs: Named) -> tuple[Any, Args, Any]:
+def inputs_of(args: Args, kwargs: Named) -> tuple[Any, Args, Any]:
     """The hidden states that a layer is called with, and the rest."""
     named = dict(kwargs)
     hidden, *rest = args or (named.pop("hidden_states"),)
@@ -257,7 +257,7 @@ def _rows(ids: Ids) -> list[int]:
     return sorted(set(ids))
 
 
-def _layers(network: Any) -> Any:
+def layers_of(network: Any) -> Any:
     """The longest list of modules of one kind: the blocks."""
     import torch
 
@@ -270,14 +270,14 @@ def _layers(network: Any) -> Any:
     found = next((m for m in lists if len(m) == count), None)
     if found is None or network.get_output_embeddings() is None:
         raise SourceError(
-            f"{type(network).__name__} is not a plain stack of {count} layers, whose sensitivities"
-            " could be measured: build a recipe by name instead of a target"
+            f"{type(network).__name__} is not a plain stack of {count} layers, which could be run"
+            " one by one: build a recipe by name, without --gptq"
         )
     return found
 
 
 @contextlib.contextmanager
-def _single(parameters: Iterable[Any]) -> Iterator[None]:
+def single(parameters: Iterable[Any]) -> Iterator[None]:
     """Hold these weights in single precision during the block."""
     held = [(p, p.data) for p in parameters if p.is_floating_point()]
     for p, data in held:

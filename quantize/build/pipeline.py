@@ -80,7 +80,8 @@ def _open(options: Options, source: SourceModel, space: Workspace, progress: Rep
 def _job(run: Run, recipe: Recipe) -> BuildJob:
     """Job for ``recipe``: nothing to build if the file is there, byte for byte."""
     final = run.options.measure.text or BUNDLED
-    texts = (calibration_text(run.options, run.base), final) if recipe.target else ()
+    given = calibration_text(run.options, run.base)
+    texts = (given, final) if recipe.target else (given,) if run.options.gptq else ()
     job = BuildJob(recipe, build_key(run.inputs, recipe, run.options, texts))
     entry = run.space.manifest.entry(recipe.name)
     if entry is not None and entry.inputs == job.key and not run.options.fresh:

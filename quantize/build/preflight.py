@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from quantize.allocate.measure import calibration_text, split_texts
+from quantize.allocate.moments import moments_bytes
 from quantize.allocate.solve import sweep_bytes
 from quantize.build.workspace import WORK
 from quantize.children import run_child
@@ -98,8 +99,11 @@ def space_parts(
     parts = {}
     if options.source.lora is not None:
         parts["merged model"] = merge_bytes(source)
-    if source.kind == "hf" and any(recipe.format != ONNX for recipe in recipes):
+    exported = (r.format != ONNX or (options.imatrix and r.is_weighed) for r in recipes)
+    if source.kind == "hf" and any(exported):
         parts["half-precision GGUF"] = int(source.parameters * 2 * 1.05)
+    if options.gptq:
+        parts["moments of inputs"] = int(moments_bytes(source)[0] * 1.05)
     if options.measure.enabled:
         limit = options.measure.limit
         parts["float model's predictions"] = reference_bytes(_vocabulary(source), limit)
@@ -128,6 +132,8 @@ def memory_parts(
     listed = options.allocations
     if any(r.target and (r.name not in listed or r.format == ONNX) for r in recipes):
         parts["measuring how much each tensor matters"] = sweep_bytes(source) + _TORCH
+    if options.gptq:
+        parts["reading a text for --gptq"] = sweep_bytes(source) + moments_bytes(source)[1] + _TORCH
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
     if onnx := [recipe for recipe in recipes if recipe.format == ONNX]:
@@ -211,6 +217,11 @@ def require_sense(options: Options) -> None:
     if options.measure.enabled:
         read_text(options.measure.text)
     require_measuring(options)
+    if options.gptq and not any(recipe.takes_gptq for recipe in options.recipes):
+        raise UsageError(
+            "--gptq makes up for the errors of few bits: give it with a recipe of 4 to 6 bits, such"
+            " as q4_k_m or onnx-int4, or with a target"
+        )
     for recipe in options.recipes:
         if recipe.for_gpus and options.target == "cpu":
             raise UsageError(f"{recipe.name} is for GPUs: --target cuda or webgpu; else onnx-fp32")
@@ -227,7 +238,10 @@ def require_sense(options: Options) -> None:
             " 'ingot[cpu,quantize]'"
         )
     tools = {"gguf": converter_folder, ONNX: builder_folder}
-    for made_in in dict.fromkeys(recipe.format for recipe in options.recipes):
+    formats = {recipe.format for recipe in options.recipes}
+    if options.imatrix and any(recipe.is_weighed for recipe in options.recipes):
+        formats.add("gguf")  # llama.cpp computes the matrix, or checks it
+    for made_in in sorted(formats):
         tools[made_in]()
 
 
@@ -242,6 +256,11 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
     if source.kind == "gguf":
         if options.source.lora is not None:
             raise UsageError("an adapter is merged into a Hugging Face model, not into a GGUF file")
+        if options.gptq:
+            raise UsageError(
+                "--gptq needs the model's layers, which a GGUF file does not give: give the"
+                " Hugging Face model"
+            )
         if targets:
             raise UsageError(
                 f"{', '.join(targets)} needs the model's gradients, which a GGUF file does not"

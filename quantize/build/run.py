@@ -2,6 +2,7 @@
 type, or source to ONNX).
 """
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -9,15 +10,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
+from quantize.allocate.measure import calibration_text
+from quantize.allocate.moments import write_moments
 from quantize.allocate.solve import Types
 from quantize.build.workspace import Workspace
 from quantize.children import run_child
 from quantize.fromjson import from_json
+from quantize.gguf.codes import compensate_file
 from quantize.gguf.converter import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
+from quantize.gguf.imatrixfile import columns_of, read_matrix
 from quantize.gguf.quantize import quantize_gguf
 from quantize.lora import merged_source
-from quantize.manifest import Allocation, FileEntry, ModelOrigin
+from quantize.manifest import Allocation, FileEntry, ModelOrigin, digest
 from quantize.onnx.builder import build_onnx
 from quantize.options import Options
 from quantize.progress import Reporter
@@ -154,16 +161,20 @@ def export_gguf(run: Run) -> Export:
     return export
 
 
+def _given_importance(run: Run, recipe: Recipe) -> tuple[Path | None, str | None]:
+    """As `importance` has the matrix that the user gave, if there is one for ``recipe``."""
+    key, given = imatrix_key(run.inputs, recipe, run.options), run.options.imatrix
+    return importance(run, key, given, export_gguf(run)) if key and given else (None, None)
+
+
 def _make_gguf(run: Run, job: BuildJob) -> Stage:
     if run.stages.find("build", job.key, is_build) is None:
         export = export_gguf(run)
-        key = imatrix_key(run.inputs, job.recipe, run.options)
-        matrix, used = None, None
-        if key and run.options.imatrix:
-            matrix, used = importance(run, key, run.options.imatrix, export)
+        matrix, used = _given_importance(run, job.recipe)
 
     def make(folder: Path) -> JsonObject:
-        told = quantize_export(run, job.recipe, export, folder, matrix)
+        text = calibration_text(run.options, run.base)
+        told = quantize_export(run, job.recipe, export, folder, matrix, text)
         run.show(told)
         return {
             "notes": [*export.notes, *told],
@@ -182,14 +193,16 @@ def quantize_export(
     export: Export,
     folder: Path,
     matrix: Path | None,
+    text: Path,
     types: Types = MappingProxyType({}),
     metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """The file of ``recipe`` in ``folder``, tensors in ``types`` of their own by patterns of their
-    names, described by ``metadata``; what the user should know of it."""
-    return quantize_gguf(
+    names, described by ``metadata``; what the user should know of it. ``text`` is for --gptq."""
+    out = folder / recipe.output_name(run.base.name)
+    notes = quantize_gguf(
         export.path,
-        folder / recipe.output_name(run.base.name),
+        out,
         recipe,
         run.space.root,  # where the export is, which may become the file itself
         imatrix=matrix,
@@ -197,6 +210,12 @@ def quantize_export(
         progress=run.progress,
         metadata=metadata,
     )
+    moments = moments_of(run, text) if recipe.takes_gptq else None
+    if moments is not None:
+        call = partial(compensate_file, out, export.path, moments, matrix)
+        made = run_child(call, "making up for rounding", run.space.work, run.progress)
+        notes = [*notes, f"{made} tensors were rounded so that errors are made up for (--gptq)"]
+    return notes
 
 
 def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, str]:
@@ -210,21 +229,49 @@ def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, s
     return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
 
 
-def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None = None) -> JsonObject:
+def moments_of(run: Run, text: Path) -> Path | None:
+    """The folder of the moments of ``text``, for --gptq; made when it is first needed."""
+    if not run.options.gptq:
+        return None
+    folder = run.space.work / f"moments-{digest(text).sha256[:16]}"
+    if not folder.exists():
+        made = folder.with_suffix(".partial")
+        shutil.rmtree(made, ignore_errors=True)
+        with run.progress.stage(f"reading {text.name} for --gptq"):
+            call = partial(write_moments, run.source, text, made)
+            run_child(call, "reading the text", run.space.work, run.progress, torch=True)
+        made.rename(folder)
+    return folder
+
+
+def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None) -> JsonObject:
     """The ONNX folder of ``recipe``, or of the ``mix``, in ``folder``; the value of its stage."""
     exports = run.space.work / "float-graph"  # optimum's, kept for the next recipe
     exports.mkdir(exist_ok=True)
     text = calibration(recipe, run.options)
     where = run.options.target, run.progress, text, exports
     made = build_onnx(run.source, recipe, folder, *where, mix)
+    if mix and mix.moments:
+        made.notes.append("matrices of 4 bits were rounded so that errors are made up for (--gptq)")
     return {**asdict(made), "imatrix": None}
 
 
 def _make_onnx(run: Run, job: BuildJob) -> Stage:
+    mix, used = None, None
+    if run.stages.find("build", job.key, is_build) is None:
+        (matrix, used), columns, moments = _given_importance(run, job.recipe), None, None
+        if matrix is not None:
+            columns = run.space.work / "matrix.npz"
+            np.savez(columns, **columns_of(read_matrix(matrix)))  # type: ignore[arg-type]
+        if job.recipe.takes_gptq:
+            moments = moments_of(run, calibration_text(run.options, run.base))
+        if columns or moments:
+            mix = Mix({}, columns, moments)
+
     def make(folder: Path) -> JsonObject:
-        made = make_graph(run, job.recipe, folder)
+        made = make_graph(run, job.recipe, folder, mix)
         run.show(made["notes"])
-        return made
+        return {**made, "imatrix": used}
 
     return run.stages.run("build", job.key, make, f"building {job.recipe.name}", valid=is_build)
 

@@ -188,6 +188,8 @@ def rebuild_line(options: Options, source: SourceModel, recipe: Recipe) -> str:
     text = calibration_text(options, source)
     if text == options.imatrix:
         words += ["--imatrix", text.name]
+    if options.gptq:
+        words.append("--gptq")
     for pattern, kind in options.overrides.items():
         words += ["--override", f"{pattern}={kind}"]
     if given.allow_pickle:

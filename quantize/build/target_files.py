@@ -13,7 +13,15 @@ import numpy as np
 from quantize.allocate.solve import Rater, Types, TypeTable
 from quantize.allocate.speed import Shape, Timed
 from quantize.allocate.types import fused, gguf_unit, onnx_unit
-from quantize.build.run import Export, Run, export_gguf, importance, make_graph, quantize_export
+from quantize.build.run import (
+    Export,
+    Run,
+    export_gguf,
+    importance,
+    make_graph,
+    moments_of,
+    quantize_export,
+)
 from quantize.disk import files_of
 from quantize.gguf.ggml import products
 from quantize.manifest import digest
@@ -34,19 +42,21 @@ _TOLD = 40  # bytes of a file's description of itself for each tensor, at most
 
 @dataclass(frozen=True)
 class GgufMaker:
-    """Files of ``run`` from the half-precision ``export``, with an importance ``matrix`` that was
-    made from ``used``; ``matrix_key`` is its stage's."""
+    """Files of ``run`` from the half-precision ``export``, with an importance ``matrix`` of
+    ``text`` that is ``used`` in words; ``matrix_key`` is its stage's."""
 
     run: Run
     export: Export
     matrix: Path
     used: str
     matrix_key: str
+    text: Path
 
     @property
     def key(self) -> str:
         """Key of all that decides a file besides its types."""
-        return f"{self.export.sha256} {self.used}"
+        gptq = " gptq" if self.run.options.gptq else ""
+        return f"{self.export.sha256} {self.used}{gptq}"
 
     @property
     def rater(self) -> Rater:
@@ -123,7 +133,8 @@ class GgufMaker:
     ) -> JsonObject:
         """Write the file into ``folder``; the value of its stage, as `make_file` has it."""
         own = {f"^{re.escape(name)}$": kind for name, kind in types.items()}
-        told = quantize_export(self.run, recipe, self.export, folder, self.matrix, own, metadata)
+        made = self.run, recipe, self.export, folder, self.matrix, self.text
+        told = quantize_export(*made, own, metadata)
         notes = [*self.export.notes, *told]
         return {"notes": notes, "route": "llama.cpp", "runs_here": True, "imatrix": self.used}
 
@@ -131,7 +142,7 @@ class GgufMaker:
 def gguf_maker(run: Run, text: Path) -> GgufMaker:
     """With an importance matrix of ``text``."""
     export, key = export_gguf(run), matrix_key(run.inputs, text)
-    return GgufMaker(run, export, *importance(run, key, text, export), key)
+    return GgufMaker(run, export, *importance(run, key, text, export), key, text)
 
 
 def _counted(path: Path, target: QualityTarget) -> float:
@@ -154,12 +165,18 @@ _TABLE = "token_embd.weight"
 
 @dataclass(frozen=True)
 class OnnxMaker:
-    """Folders of ``run``; ``key`` is of its model's files, of the text that sensitivities are
-    measured on, and of the programs."""
+    """Folders of ``run``; ``tables`` is of its model's files, of the ``text`` that sensitivities
+    are measured on, and of the programs."""
 
     run: Run
-    key: str
+    tables: str
+    text: Path
     used: None = None
+
+    @property
+    def key(self) -> str:
+        """Key of all that decides a folder besides its types."""
+        return f"{self.tables} gptq" if self.run.options.gptq else self.tables
 
     @property
     def weights(self) -> int:
@@ -169,7 +186,7 @@ class OnnxMaker:
     @property
     def rater(self) -> Rater:
         """Rater of the ways to store a matrix."""
-        return Rater(self.key, onnx_unit)
+        return Rater(self.tables, onnx_unit)
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -226,7 +243,8 @@ class OnnxMaker:
         importance = self.run.space.work / "importance.npz"
         arrays = {unit.name: np.array(unit.importance, np.float32) for unit in table.units}
         np.savez(importance, **arrays)  # type: ignore[arg-type]
-        return make_graph(self.run, recipe, folder, Mix(types, importance, metadata))
+        moments = moments_of(self.run, self.text)
+        return make_graph(self.run, recipe, folder, Mix(types, importance, moments, metadata))
 
 
 def _products(
@@ -241,7 +259,7 @@ def _products(
 def onnx_maker(run: Run, text: Path) -> OnnxMaker:
     """With sensitivities of ``text``."""
     inputs = {"source": run.inputs, "text": digest(text).sha256, "tools": versions(["onnx"])}
-    return OnnxMaker(run, stage_key("sensitivities", inputs))
+    return OnnxMaker(run, stage_key("sensitivities", inputs), text)
 
 
 # Both have the same methods: a format's part in a target.

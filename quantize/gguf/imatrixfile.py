@@ -6,6 +6,7 @@ tools/imatrix/imatrix.cpp, ``common_imatrix_load`` of common/imatrix-loader.cpp.
 
 import io
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,15 @@ def read_matrix(path: Path) -> ImportanceMatrix:
         if not np.isfinite(entry.sums).all() or not np.isfinite(entry.counts).all():
             raise UsageError(f"{path} is damaged: {name} holds values that are not numbers")
     return matrix
+
+
+def columns_of(matrix: ImportanceMatrix) -> dict[str, Floats]:
+    """What each input channel [width] weighs, by tensors. Queries, keys and values have the same
+    inputs: where they are tensors of their own, there is one of all three, too."""
+    entries = matrix.entries.items()
+    found = {name: entry.means for name, entry in entries if len(entry.counts) == 1}
+    whole = {re.sub(r"\.attn_q\.", ".attn_qkv.", name): means for name, means in found.items()}
+    return {**whole, **found}
 
 
 def write_matrix(path: Path, matrix: ImportanceMatrix) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from quantize.arrays import Floats
 from quantize.children import counted
+from quantize.gguf.codes import moved_share
 from quantize.gguf.ggml import rounded, unpacked
 from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
@@ -30,6 +31,8 @@ _AT_ONCE = 2**22  # weights
 _FLOAT_ERROR = 1e-5  # of bfloat16, squared and relative, with room
 _FLOATS = ("F32", "F16", "BF16")
 _WORSE = 3.0  # times the error of plain rounding; an importance matrix makes it 1.5 at most
+_MOVED = 0.02  # of the weights: what is rounded to the nearest has 0.007 at most
+_UNLIKE = 0.5  # cosine of a group and its original: another's, below
 _OTHER = 0.5  # of a group's own square: rounding loses less of it, another group's weights more
 _APART = 12.0  # times the mean error of a group
 _ANOTHER = 2.0  # times its square lies another group apart: more than that is told from nothing
@@ -99,13 +102,17 @@ def compare_weights(path: Path, original: Path, matrix: Path | None) -> WeightCo
         for one, header in zip((path, original), files, strict=True)
     ]
     given = read_matrix(matrix) if matrix is not None else None
-    faults, ratios = list[str](), list[float]()
-    for name in counted(names, "tensors"):
-        one, other = _Stored(maps[0], mine[name]), _Stored(maps[1], theirs[name])
-        loss, ratio = _loss(one, other, given)
-        ratios += [] if ratio is None else [ratio]
-        if fault := _fault(one, other, loss):
-            faults.append(f"weights: {name} ({mine[name].type_name}): {fault}")
+    pairs = [(_Stored(maps[0], mine[name]), _Stored(maps[1], theirs[name])) for name in names]
+    losses = [_loss(*pair, given) for pair in counted(pairs, "tensors")]
+    moved = [share for *_, share in losses if share is not None]
+    # The errors of such a file are what others were made up for, and follow no matrix.
+    compensated = bool(moved) and float(np.median(moved)) > _MOVED
+    most = _WORSE * (_WORSE if compensated else 1)
+    ratios = [ratio for _, ratio, _ in losses if ratio is not None and not compensated]
+    faults = []
+    for pair, (loss, *_) in zip(counted(pairs, "tensors"), losses, strict=True):
+        if fault := _fault(*pair, loss, most):
+            faults.append(f"weights: {pair[0].name} ({pair[0].kind}): {fault}")
     if len(faults) > _SHOWN:
         faults[_SHOWN:] = [f"weights: {len(faults) - _SHOWN} further tensors are wrong, too"]
     several = len(ratios) > len(names) // 4  # followed a matrix, and not one tensor by mistake
@@ -126,59 +133,62 @@ class _Stored:
         self.kind = info.type_name
         self.width, self.rows = info.shape[0], math.prod(info.shape[1:])
         raw = data[info.offset : info.offset + info.nbytes]
-        self._rows = raw.reshape(self.rows, -1)
+        self.packed = raw.reshape(self.rows, -1)
         self.name = info.name
 
     def floats(self, at: slice | npt.NDArray[np.int64]) -> Floats:
         """The rows ``at``, an index of numpy."""
-        rows = np.ascontiguousarray(self._rows[at])
+        rows = np.ascontiguousarray(self.packed[at])
         return unpacked(rows, self.kind.lower(), self.width)
 
 
 def _loss(
     one: _Stored, other: _Stored, given: ImportanceMatrix | None
-) -> tuple[float, float | None]:
-    """The loss of the type: squared error over squares, by plain rounding of some rows; and which
-    part the file has of what ``given`` gains over one that does not fit, None where it rounds
-    plainly."""
+) -> tuple[float, float | None, float | None]:
+    """The loss of the type: squared error over squares, by plain rounding of some rows; which part
+    the file has of what ``given`` gains over one that does not fit, None where it rounds plainly;
+    and the `moved_share` of those rows."""
     if one.kind in _FLOATS:
-        return _FLOAT_ERROR, None
+        return _FLOAT_ERROR, None, None
     kind = one.kind.lower()
     count = _FEW if kind.startswith(_SEARCHING) else _SAMPLED
     at = np.unique(np.linspace(0, one.rows - 1, count).astype(np.int64))
     rows = other.floats(at)
     if kind not in TYPES:
-        return math.inf, None
+        return math.inf, None, None
+    moved = moved_share(one.packed[at], kind, rows)
     plain = np.ones(one.width, np.float32) if needs_matrix(kind, one.name) else None
     usual, stored = rounded(rows, kind, plain), one.floats(at)
     loss = float(np.square(rows - usual).sum() / max(np.square(rows).sum(), 1e-30))
     entry = given.entries.get(one.name) if given is not None else None
     if entry is None or entry.means.size != one.width or plain is not None:
-        return loss, None
+        return loss, None, moved
     if np.mean(stored != usual) < _DIFFERS:
-        return loss, None
+        return loss, None, moved
     # Some of the gain is anybody's: a matrix that says nothing of this model has it, too.
     astray = rounded(rows, kind, np.random.default_rng(0).permutation(entry.means))
     best = rounded(rows, kind, entry.means)
     worst, mine, least = (
         float((np.square(rows - found) * entry.means).sum()) for found in (astray, stored, best)
     )
-    return loss, (worst - mine) / (worst - least) if worst > least else None
+    return loss, (worst - mine) / (worst - least) if worst > least else None, moved
 
 
-def _fault(one: _Stored, other: _Stored, loss: float) -> str | None:
-    """The fault of a tensor, in words; None where it is sound."""
+def _fault(one: _Stored, other: _Stored, loss: float, most: float) -> str | None:
+    """The fault of a tensor, in words; None where it is sound: its error is ``most`` times that of
+    plain rounding, or less."""
     error = square = 0.0
     wrong, first = 0, -1
     for start, mine, theirs in _pieces(one, other):
         if not np.isfinite(mine).all():
             return "it holds values that are not numbers"
-        apart, own = _groups(mine - theirs), _groups(theirs)
+        apart, own, there = _groups(mine - theirs), _groups(theirs), _groups(mine)
         error, square = error + float(apart.sum()), square + float(own.sum())
         usual = own.mean(axis=1, keepdims=True)
         if _APART * loss > _ANOTHER:
             continue
-        bad = (apart > _OTHER * own) & (apart > max(_APART * loss, _SEEN) * usual)
+        unlike = own + there - apart < 2 * _UNLIKE * np.sqrt(own * there)
+        bad = unlike & (apart > _OTHER * own) & (apart > max(_APART * loss, _SEEN) * usual)
         if bad.any():
             first = start + int(bad.any(axis=1).argmax()) if first < 0 else first
             wrong += int(bad.sum())
@@ -188,7 +198,7 @@ def _fault(one: _Stored, other: _Stored, loss: float) -> str | None:
             f"{wrong:,} of {groups:,} groups of {_GROUP} weights are not the original's, the first"
             f" in row {first:,}"
         )
-    if error > _WORSE * loss * square and error > 1e-12 * square:
+    if error > most * loss * square and error > 1e-12 * square:
         times = error / square / loss
         return f"it lies {times:,.0f} times as far from the original as rounding to its type does"
     return None

@@ -98,13 +98,13 @@ def _round_by(
 
     def to_nbits(model: Any) -> Any:
         graph = model.model.graph
-        plan, importance = plan_matrices(graph, recipe.options, mix)
+        plan, inputs = plan_matrices(graph, recipe.options, mix)
         left = list(model.quant_attrs["nodes_to_exclude"])
         if target == "cuda" and not tied:
             left.append(EMBEDDING)  # the builder shares a table in 8 bits there, and makes none
         for name in left:
             plan.pop(name, None)
-        notes.extend(quantize_graph(graph, plan, importance, tied=tied))
+        notes.extend(quantize_graph(graph, plan, inputs, tied=tied))
         return model.model
 
     Model.to_nbits = to_nbits
@@ -177,15 +177,17 @@ def build_onnx(
     onnxruntime-genai's builder writes the graph; optimum's exporter does where the builder does not
     know the architecture. ``calibration`` is a text to smooth activations by, for recipes that
     round them. ``exports`` is a folder where optimum's float export is kept for the next recipe.
-    ``mix`` says how each matrix is stored where the recipe does not. Raises UsageError where the
-    recipe does not fit the target, and what `run_child` and `optimum_overlay` raise.
+    ``mix`` says how each matrix is stored where the recipe does not, and what its columns weigh.
+    Raises UsageError where the recipe does not fit the target, and what `run_child` and
+    `optimum_overlay` raise.
     """
 
     def build(recipe: Recipe, out: Path) -> OnnxBuild:
         what, notes = f"building {recipe.name}", None
+        own = None if recipe.precision == "fp32" else mix
         shutil.rmtree(out, ignore_errors=True)
         if builder_may_know(source.architecture):
-            call = partial(build_graph, source, recipe, out, target, mix)
+            call = partial(build_graph, source, recipe, out, target, own)
             notes = run_child(call, what, work, progress, torch=True)
         if notes is None:
             if recipe.for_gpus:
@@ -194,7 +196,7 @@ def build_onnx(
                     " of 32 bits only"
                 )
             shutil.rmtree(out, ignore_errors=True)
-            notes = build_with_optimum(source, recipe, out, progress, exports, mix)
+            notes = build_with_optimum(source, recipe, out, progress, exports, own)
             if target != "cpu":
                 notes.append(
                     f"the graph is in 32 bits: optimum's export is not shaped for {target}"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from runtimes.errors import ModelError
 DOMAIN = "com.microsoft"
 _INT8 = 4  # the operator's accuracy_level: activations in 8 bits, the fastest on processors
 _LEAST_BLOCK = 32
+_FEW_BITS = 4  # in which errors are worth making up for
 # Products that lose most when rounded, by the names of onnxruntime-genai's builder and of
 # transformers: those that make the values (alone, or with queries and keys) and those that leave
 # the feed-forward block.
@@ -49,27 +51,45 @@ def plan_variants(graph: Any, options: Mapping[str, str]) -> dict[str, Variant]:
     return plan
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is known of a product's inputs: how much each matters, and a file of their moments, as
+    `round_matrix` has them."""
+
+    importance: Floats | None = None
+    moments: Path | None = None
+
+
 def plan_matrices(
     graph: Any, options: Mapping[str, str], mix: Mix | None
-) -> tuple[dict[str, Variant], dict[str, Floats]]:
-    """As `plan_variants` by a recipe's ``options``, or by a ``mix``, which also tells how much the
-    nodes' input channels matter. Raises ModelError for a product of which it says nothing."""
+) -> tuple[dict[str, Variant], dict[str, Inputs]]:
+    """As `plan_variants` by a recipe's ``options``, or by a ``mix``, which also tells of the nodes'
+    inputs. Raises ModelError for a product of which it says nothing."""
     if mix is None:
         return plan_variants(graph, options), {}
-    plan, importance = {}, {}
-    products = [node.name for node in graph if product_weight(node) is not None]
-    with np.load(mix.importance) as arrays:
-        for node in [*products, EMBEDDING]:
-            tensor = tensor_of(node, mix.variants)
-            if tensor in mix.variants:
-                plan[node] = parse_variant(mix.variants[tensor])
-                importance[node] = arrays[tensor]
-            elif node != EMBEDDING:  # a table whose rows no block divides stays as it is
-                raise ModelError(
-                    f"the graph's product {node} is none of the model's tensors that sensitivities"
-                    " were measured of: build a recipe by name instead of a target"
-                )
-    return plan, importance
+    nodes = [*(node.name for node in graph if product_weight(node) is not None), EMBEDDING]
+    arrays: dict[str, Floats] = {}
+    if mix.importance:
+        with np.load(mix.importance) as found:
+            arrays = dict(found)
+    moments = {path.stem: path for path in mix.moments.glob("*.npy")} if mix.moments else {}
+    inputs = {}
+    for node in nodes:
+        weighed, summed = (tensor_of(node, known) for known in (arrays, moments))
+        inputs[node] = Inputs(arrays.get(weighed), moments.get(summed))
+    if not mix.variants:
+        return plan_variants(graph, options), inputs
+    plan = {}
+    for node in nodes:
+        tensor = tensor_of(node, mix.variants)
+        if tensor in mix.variants:
+            plan[node] = parse_variant(mix.variants[tensor])
+        elif node != EMBEDDING:  # a table whose rows no block divides stays as it is
+            raise ModelError(
+                f"the graph's product {node} is none of the model's tensors that sensitivities"
+                " were measured of: build a recipe by name instead of a target"
+            )
+    return plan, inputs
 
 
 def tensor_of(node: str, known: Container[str]) -> str:
@@ -90,15 +110,15 @@ def tensor_of(node: str, known: Container[str]) -> str:
 def quantize_graph(
     graph: Any,
     plan: Mapping[str, Variant],
-    importance: Mapping[str, Floats],
+    known: Mapping[str, Inputs],
     *,
     tied: bool,
 ) -> list[str]:
     """Store the matrices of ``graph`` (onnx_ir) as ``plan`` has it for their nodes, in place, and
     return what the user should know. Nodes that it does not name stay as they are.
 
-    ``importance``, by nodes, weighs the errors of rounding, as `round_matrix` has it. With ``tied``
-    embeddings the output layer's matrix serves as the table too. Blocks of the plan that do not
+    ``known`` is what is of the nodes' inputs. With ``tied`` embeddings the output layer's
+    matrix serves as the table too. Blocks of the plan that do not
     divide a matrix's rows become smaller ones.
     """
     products = [node for node in graph if node.name in plan and product_weight(node) is not None]
@@ -112,13 +132,13 @@ def quantize_graph(
             continue
         if weight.name not in stored:
             matrix = weight.const_value.numpy().T
-            stored[weight.name] = _store(graph, node, matrix, plan, importance)
+            stored[weight.name] = _store(graph, node, matrix, plan, known)
         if node.name == HEAD:
             head = stored[weight.name]
         replace_product(graph, node, stored[weight.name])
         if not weight.uses():
             graph.initializers.pop(str(weight.name))
-    notes = _replace_table(graph, plan, importance, head if tied else None)
+    notes = _replace_table(graph, plan, known, head if tied else None)
     graph.sort()  # a shared table is read before the output layer, where its matrix is
     return notes
 
@@ -145,7 +165,7 @@ def _store(
     node: Any,
     matrix: Array,
     plan: Mapping[str, Variant],
-    importance: Mapping[str, Floats],
+    known: Mapping[str, Inputs],
 ) -> Stored:
     """The ``matrix`` [outputs, inputs] of ``node``, rounded as planned.
 
@@ -154,7 +174,10 @@ def _store(
     """
     outputs, inputs = matrix.shape
     variant = plan[node.name].fitting(inputs)
-    rounded = round_matrix(matrix, variant, importance.get(node.name))
+    own, moments = known.get(node.name, Inputs()), None
+    if own.moments and variant.bits == _FEW_BITS:
+        moments = np.load(own.moments)
+    rounded = round_matrix(matrix, variant, own.importance, moments)
     name = node.name.strip("/").replace("/", ".")
     codes = add_constant(graph, f"{name}.codes", rounded.codes)
     scales = add_constant(graph, f"{name}.scales", rounded.scales)
@@ -180,7 +203,7 @@ def replace_product(graph: Any, node: Any, stored: Stored) -> None:
 def _replace_table(
     graph: Any,
     plan: Mapping[str, Variant],
-    importance: Mapping[str, Floats],
+    known: Mapping[str, Inputs],
     head: Stored | None,
 ) -> list[str]:
     gather = next((node for node in graph if node.name == EMBEDDING), None)
@@ -192,7 +215,7 @@ def _replace_table(
         return []
     shared = head is not None and (head.outputs, head.inputs) == (rows, columns)
     if head is None or not shared:
-        head = _store(graph, gather, table.const_value.numpy(), plan, importance)
+        head = _store(graph, gather, table.const_value.numpy(), plan, known)
     variant = head.variant
     new = Inserter(graph, gather, "/model/embed_tokens/")
     # In the graph, not in the data file: shape inference wants to see it.

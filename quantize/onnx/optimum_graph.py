@@ -141,8 +141,8 @@ def finish(
     tied = normalize(graph)
     notes: list[str] = []
     if recipe.options or mix:
-        plan, importance = plan_matrices(graph.graph, recipe.options, mix)
-        notes = quantize_graph(graph.graph, plan, importance, tied=tied)
+        plan, inputs = plan_matrices(graph.graph, recipe.options, mix)
+        notes = quantize_graph(graph.graph, plan, inputs, tied=tied)
     select_rows(graph.graph)
     graph.metadata_props.update(mix.metadata if mix else {})
     out.mkdir()

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize.arrays import Array, Bytes, Floats
+from quantize.gptq import Nearest, compensated
 from quantize.recipes import Variant
 from runtimes.machine.cpu import allowed_cpus
 
@@ -45,11 +46,18 @@ class Rounded:
     zeros: Bytes | None
 
 
-def round_matrix(weight: Array, variant: Variant, importance: Floats | None = None) -> Rounded:
+def round_matrix(
+    weight: Array,
+    variant: Variant,
+    importance: Floats | None = None,
+    moments: Floats | None = None,
+) -> Rounded:
     """``weight`` [outputs, inputs] as ``variant`` says.
 
     ``importance``, of each input channel [inputs] or each weight [outputs, inputs], weighs the
-    squared errors. Works in pieces over all processors: beside the result it takes a few MB.
+    squared errors. Works in pieces over all processors: beside the result it takes a few MB. With
+    ``moments`` [inputs, inputs] of the inputs, each column's errors are made up for by those left,
+    as `compensated` has it: where the block divides a row, and it takes several times as long.
     """
     outputs, inputs = weight.shape
     step = max(1, _PIECE // max(inputs, 1))
@@ -58,8 +66,12 @@ def round_matrix(weight: Array, variant: Variant, importance: Floats | None = No
         most = max(pool.map(lambda part: float(np.abs(weight[part]).max(initial=0)), slices))
         # Half precision has the digits of scales in its range; those of a matrix outside need 32.
         half = float(_HALF.tiny) < most / 2**variant.bits and most < float(_HALF.max)
-        one = partial(_round, weight, variant, importance, np.float16 if half else np.float32)
-        parts = list(pool.map(one, slices))
+        kind = np.float16 if half else np.float32
+        if moments is not None and inputs % variant.block == 0:
+            parts = [_compensated(weight, variant, importance, moments, kind)]
+        else:
+            one = partial(_round, weight, variant, importance, kind)
+            parts = list(pool.map(one, slices))
     codes, scales, zeros = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Rounded(variant, inputs, codes, scales, None if variant.symmetric else zeros)
 
@@ -97,6 +109,32 @@ def _round(
     d += zero[..., None]
     packed = _pack(d.astype(np.uint8), variant.bits)
     return packed, scale, _pack(zero.astype(np.uint8), variant.bits)
+
+
+def _compensated(
+    weight: Array, variant: Variant, importance: Floats | None, moments: Floats, kind: Any
+) -> tuple[Bytes, Array, Bytes]:
+    """As `_round`, by `compensated`."""
+    (outputs, inputs), block = weight.shape, variant.block
+    columns = (np.diagonal(moments) if importance is None else importance).reshape(-1, inputs)
+    w = _relative(_blocks(columns, block))
+    scales = np.empty((outputs, inputs // block), kind)
+    zeros = np.empty(scales.shape, np.uint8)
+
+    def begin(at: int, part: Floats) -> Nearest:
+        found, zero = _search(part[:, None], w[:, at : at + 1], variant)
+        scales[:, at], zeros[:, at] = found[:, 0], zero[:, 0]
+        scale = scales[:, at : at + 1].astype(np.float32)
+        steps = np.empty((outputs, 1, 1), np.float32)
+
+        def nearest(x: Floats, _place: int) -> tuple[Array, Floats]:
+            _steps(x[:, None, None], scale, zero, variant.bits, steps)
+            return (steps[:, 0] + zero)[:, 0], (steps[:, 0] * scale)[:, 0]
+
+        return nearest
+
+    codes = compensated(weight, moments, block, begin)
+    return _pack(codes, variant.bits), scales, _pack(zeros, variant.bits)
 
 
 def _blocks(matrix: Array, block: int) -> Floats:

@@ -1,0 +1,148 @@
+"""Second moments of what goes into the matrices of a model's layers, a layer at a time. Runs in a
+child process.
+
+For inputs x of a matrix they are the mean of x x'. By them a rounded weight's error is made up for
+by the weights that are still to be rounded (`quantize.onnx.rounding`).
+"""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantize.allocate.sweep import Args, Named, Reached, inputs_of, layers_of, single
+from quantize.arrays import Floats
+from quantize.children import report_progress
+from quantize.quality.float_child import encode, load_network
+from quantize.quality.text import WINDOW, cut
+from quantize.source import SourceModel
+from quantize.source.shapes import gguf_name, shapes_of
+
+NORMS = "norms.npz"
+_WINDOWS = 64  # of text, at most
+_INPUTS = "attn_q attn_qkv attn_output ffn_up ffn_down".split()  # tensors whose inputs differ
+
+
+def moments_bytes(source: SourceModel) -> tuple[int, int]:
+    """Bytes that all of them take on the disk, and those of a layer in memory."""
+    shapes = shapes_of(source)
+    inputs = (s[0] for name, s in shapes.weights.items() if f".{name}".split(".")[-2] in _INPUTS)
+    whole = 4 * sum(width**2 for width in inputs)
+    return whole, whole // max(shapes.layers, 1)
+
+
+def write_moments(source: SourceModel, text: Path, folder: Path) -> None:
+    """Write ``folder``, in which NAME.npy has the moments, float32 [inputs, inputs], of the tensor
+    of that name in GGUF, over the ``text``; queries, keys and values are one tensor, too. `NORMS`
+    has the lengths of each tensor's columns, which tell them from others.
+
+    Raises SourceError for a network that is no stack of layers, UsageError for a short text.
+    """
+    import torch
+
+    ids, bos = encode(source, text.read_text(encoding="utf-8"))
+    whole = cut(ids, WINDOW, bos, len(ids)).ids[:_WINDOWS]
+    windows = [window for window in whole if len(window) == len(whole[0])]
+    network = load_network(source, wide=False)
+    folder.mkdir()
+    norms: dict[str, Any] = {}
+    with torch.inference_mode():
+        layers = layers_of(network)
+        calls = _calls(network, layers, windows[0])
+        states = [_embedded(network, layers[0], window) for window in windows]
+        for at, layer in enumerate(layers):
+            report_progress(at, len(layers), "layers")
+            rest, named = calls[at]
+            with single(layer.parameters()), contextlib.ExitStack() as hooks:
+                sums = _Sums(hooks, layer)
+                for w, hidden in enumerate(states):
+                    output = layer(hidden, *rest, **named)
+                    states[w] = output[0] if isinstance(output, tuple) else output
+                    sums.seen.clear()
+                norms |= sums.save(folder, at)
+    np.savez(folder / NORMS, **norms)
+    report_progress(len(layers), len(layers), "layers")
+
+
+def _calls(network: Any, layers: Any, window: Sequence[int]) -> list[tuple[Args, Named]]:
+    """How each layer is called, beside the hidden states."""
+    import torch
+
+    found: list[tuple[Args, Named]] = []
+
+    def note(_module: Any, args: Args, kwargs: Named) -> None:
+        found.append(inputs_of(args, kwargs)[1:])
+
+    with contextlib.ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
+        network(torch.tensor([window]), use_cache=False)
+    return found
+
+
+def _embedded(network: Any, first: Any, window: Sequence[int]) -> Any:
+    """What goes into the ``first`` layer."""
+    import torch
+
+    def stop(_module: Any, args: Args, kwargs: Named) -> None:
+        raise Reached(inputs_of(args, kwargs)[0])
+
+    hook = first.register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        network(torch.tensor([window]), use_cache=False)
+    except Reached as reached:
+        return reached.args[0]
+    finally:
+        hook.remove()
+
+
+class _Sums:
+    """Sums of x x' of the linear modules of a ``layer``, one for all that have the same inputs.
+    ``seen`` has the inputs of a pass, and who had them first."""
+
+    def __init__(self, hooks: contextlib.ExitStack, layer: Any) -> None:
+        import torch
+
+        self.seen: list[tuple[Any, str]] = []
+        self._sums: dict[str, Any] = {}
+        self._owners: dict[str, str] = {}
+        self._rows = 0
+        self._modules: dict[str, Any] = {}
+        for name, module in layer.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                self._modules[name] = module
+                hook = module.register_forward_pre_hook(
+                    lambda _m, args, name=name: self._add(name, args[0])
+                )
+                hooks.callback(hook.remove)
+
+    def _add(self, name: str, inputs: Any) -> None:
+        owner = next((owner for tensor, owner in self.seen if tensor is inputs), name)
+        self._owners[name] = owner
+        if owner == name:
+            self.seen.append((inputs, name))
+            rows = inputs.flatten(0, -2)
+            self._sums[name] = self._sums.get(name, 0) + rows.T @ rows
+            self._rows = max(self._rows, len(rows))
+
+    def save(self, folder: Path, at: int) -> dict[str, Floats]:
+        """Write those of layer ``at``; experts, who see a part of the text each, have none. Returns
+        the lengths of the columns of each tensor."""
+        paths: dict[str, Path] = {}
+        norms: dict[str, Floats] = {}
+        for name, owner in self._owners.items():
+            tensor = gguf_name(f"model.layers.{at}.{name}.weight")
+            if "_exps." in tensor:
+                continue
+            norms[tensor] = self._modules[name].weight.norm(dim=0).numpy()
+            for one in dict.fromkeys((tensor, tensor.replace(".attn_q.", ".attn_qkv."))):
+                path = folder / f"{one}.npy"
+                if owner in paths:
+                    os.link(paths[owner], path)
+                else:
+                    np.save(path, self._sums[owner].float().numpy() / self._rows)
+                    paths[owner] = path
+        return norms
