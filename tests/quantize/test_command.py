@@ -35,6 +35,7 @@ def test_help_loads_no_torch():
     [
         ("--recipe onnx-fp16", "is for GPUs: --target cuda or webgpu"),
         ("--imatrix no.txt", "no.txt cannot be read"),
+        ("--recipe q8_0,onnx-int8 --gptq", "--gptq makes up for the errors of few bits"),
         ("--revision main", "a model on the hub"),
         ("--bits four", "--bits takes numbers"),
         ("--out {source}", "choose another"),

@@ -153,6 +153,27 @@ def test_the_files_of_a_run_lose_less_and_say_why(pebble: Path, tmp_path: Path):
     assert types == {"F32", "Q4_0", "Q6_K"}
 
 
+def test_an_importance_matrix_weighs_onnx_files(
+    pebble: Path, pebble_built: Path, pebble_matrix: Path, tmp_path: Path
+):
+    """The same codes' bytes, others: one of these folders was built without."""
+    out = tmp_path / "out"
+    given = ("--recipe", "onnx-int4", "--imatrix", pebble_matrix, "--no-measure")
+    run_quantize(pebble, *given, "--out", out)
+    (entry,) = json.loads((out / "manifest.json").read_text())["files"]
+    assert entry["imatrix"].startswith(pebble_matrix.name)
+    made, plain = ((folder / "onnx-int4" / "model.onnx.data") for folder in (out, pebble_built))
+    assert made.stat().st_size == plain.stat().st_size
+    assert made.read_bytes() != plain.read_bytes()
+
+
+def test_a_gguf_file_is_no_source_for_it(pebble_f16: Path, tmp_path: Path):
+    given = ("--recipe", "q4_0", "--gptq", "--out", tmp_path / "out")
+    done = run_quantize(pebble_f16, *given, check=False)
+    assert done.returncode == 2
+    assert "--gptq needs the model's layers" in done.stderr
+
+
 def test_matrices_the_other_way_round_have_no_moments(tmp_path: Path):
     model = make_random_model(tmp_path / "gpt2", SHAPES["gpt2"], n_embd=64)
     text = tmp_path / "text.txt"
