@@ -57,6 +57,5 @@ def _upper(moments: Floats) -> Floats:
     little of inputs that it hardly has."""
     damped = moments.astype(np.float64)
     damped[np.diag_indices_from(damped)] += _DAMPING * float(damped.diagonal().mean()) or 1.0
-    inverse = np.linalg.inv(damped)
-    upper: Floats = np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)
+    upper: Floats = np.linalg.cholesky(np.linalg.inv(damped)).T.astype(np.float32)
     return upper

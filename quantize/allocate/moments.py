@@ -131,12 +131,16 @@ class _Sums:
     def save(self, folder: Path, at: int) -> dict[str, Floats]:
         """Write those of layer ``at``; experts, who see a part of the text each, have none. Returns
         the lengths of the columns of each tensor."""
+        import torch
+
         paths: dict[str, Path] = {}
         norms: dict[str, Floats] = {}
         for name, owner in self._owners.items():
             tensor = gguf_name(f"model.layers.{at}.{name}.weight")
             if "_exps." in tensor:
                 continue
+            if not torch.isfinite(self._sums[owner]).all():
+                continue  # an activation that single precision does not hold
             norms[tensor] = self._modules[name].weight.norm(dim=0).numpy()
             for one in dict.fromkeys((tensor, tensor.replace(".attn_q.", ".attn_qkv."))):
                 path = folder / f"{one}.npy"

@@ -77,6 +77,7 @@ def _known(source: SourceModel, changed: tuple[int, ...]) -> Mapping[str, FileSi
 
 _TRIES = 3.15  # files that a bound of divergence, or one in ONNX, may need
 _SPARE = 64_000_000  # vocabularies, tokenizer files, logs
+_INVERSES = 10  # of the moments of a matrix in doubles, of which each takes the bytes of two
 _TORCH = 950_000_000  # torch and transformers, in a step and in what its process is forked from
 _USUAL_VOCABULARY = 152_000  # where the configuration does not tell
 
@@ -133,7 +134,9 @@ def memory_parts(
     if any(r.target and (r.name not in listed or r.format == ONNX) for r in recipes):
         parts["measuring how much each tensor matters"] = sweep_bytes(source) + _TORCH
     if options.gptq:
-        parts["reading a text for --gptq"] = sweep_bytes(source) + moments_bytes(source)[1] + _TORCH
+        layer = moments_bytes(source)[1]
+        parts["reading a text for --gptq"] = sweep_bytes(source) + layer + _TORCH
+        parts["rounding with --gptq"] = _INVERSES * layer + _TORCH
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
     if onnx := [recipe for recipe in recipes if recipe.format == ONNX]:

@@ -230,7 +230,7 @@ def require_quality(recipe: Recipe, fidelity: Fidelity) -> None:
             f"Measured on {of.tokens:,} tokens of the {of.text} (perplexity {of.value:.4g}).\n"
             "Nothing was published for it. If the text does not suit the model (another language,"
             " say), measure with one that does: --measure-text FILE. Otherwise choose a recipe with"
-            f" more bits than {recipe.name}, an importance matrix (--imatrix FILE), or"
+            f" more bits than {recipe.name}, an importance matrix (--imatrix FILE), --gptq, or"
             " publish it all the same with --no-gates"
         )
 
