@@ -183,7 +183,7 @@ def command(
     if adapter is not None:
         if lora is not None:
             raise UsageError("--adapter makes a file of an adapter, --lora merges it: give one")
-        if recipe or to or bits or targets or listed or imatrix or push:
+        if recipe or to or bits or targets or listed or imatrix or gptq or push:
             raise UsageError("--adapter builds no model: give it with --out and --revision only")
         from quantize.lora import write_adapter
         from quantize.progress import ConsoleReporter

@@ -5,12 +5,13 @@ outputs, as far as their inputs are correlated with the inputs of the column tha
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
 from quantize.arrays import Array, Bytes, Floats, Ints
 
-_DAMPING = 0.01  # of the mean of the moments' diagonal
+_DAMPINGS = (0.01, 0.1, 1.0)  # of the mean of the moments' diagonal: the first that is enough
 
 # What rounds a column of a block: its weights [outputs] and its place there -> codes, and the
 # weights that these stand for.
@@ -55,7 +56,10 @@ def _order(energy: Floats) -> tuple[Ints, Ints]:
 def _upper(moments: Floats) -> Floats:
     """U with U'U the inverse of the ``moments``, whose diagonal is raised a little: a text says
     little of inputs that it hardly has."""
-    damped = moments.astype(np.float64)
-    damped[np.diag_indices_from(damped)] += _DAMPING * float(damped.diagonal().mean()) or 1.0
-    upper: Floats = np.linalg.cholesky(np.linalg.inv(damped)).T.astype(np.float32)
-    return upper
+    mean = float(np.diagonal(moments).mean()) or 1.0
+    for damping in _DAMPINGS:
+        damped = moments.astype(np.float64)
+        damped[np.diag_indices_from(damped)] += damping * mean
+        with suppress(np.linalg.LinAlgError):
+            return np.asarray(np.linalg.cholesky(np.linalg.inv(damped)).T, np.float32)
+    return np.eye(len(moments), dtype=np.float32)  # nothing is made up for

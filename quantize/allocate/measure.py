@@ -151,10 +151,10 @@ def split_texts(given: Path, final: Path | None) -> tuple[str, str]:
     """``given`` in two parts, to measure sensitivities on and to measure tries on. Raises
     UsageError if it cannot be read, is too short, or has a passage of ``final``, or of itself,
     twice."""
-    text = _read(given)
+    text = read_calibration(given)
     cut = text.rfind("\n", 0, int(len(text) * _SHARE)) + 1 or int(len(text) * _SHARE)
     parts = text[:cut], text[cut:]
-    verdict = _read(final or BUNDLED)
+    verdict = read_calibration(final or BUNDLED)
     for one, other, names in (
         *((part, verdict, f"{given.name} and {(final or BUNDLED).name}") for part in parts),
         (parts[0], parts[1], f"the two parts of {given.name}"),
@@ -171,7 +171,8 @@ def split_texts(given: Path, final: Path | None) -> tuple[str, str]:
     return parts
 
 
-def _read(path: Path) -> str:
+def read_calibration(path: Path) -> str:
+    """Up to 400,000 characters of the text. Raises UsageError."""
     try:
         with path.open(encoding="utf-8") as file:
             return file.read(_MOST)

@@ -95,12 +95,15 @@ def _job(run: Run, recipe: Recipe) -> BuildJob:
 
 
 def _finish_all(run: Run, jobs: Sequence[BuildJob]) -> dict[str, IngotError]:
-    """GGUF files first: all are made from one export, which is deleted then. Returns what went
+    """GGUF files first: all are made from one export, which is deleted once nothing needs it, nor
+    its importance matrix. Returns what went
     wrong, by recipe: what one file or one format lacks, the others may have. A full disk ends it
     all."""
     failed: dict[str, IngotError] = {}
-    gguf = [job for job in jobs if job.recipe.format == "gguf"]
-    for job in sorted(jobs, key=lambda job: FORMATS.index(job.recipe.format)):
+    ordered = sorted(jobs, key=lambda job: FORMATS.index(job.recipe.format))
+    weighed = run.options.imatrix is not None
+    users = [j for j in ordered if j.recipe.format != ONNX or (weighed and j.recipe.is_weighed)]
+    for job in ordered:
         try:
             if job.entry is None:
                 _build(run, job)
@@ -116,7 +119,7 @@ def _finish_all(run: Run, jobs: Sequence[BuildJob]) -> dict[str, IngotError]:
             failed[job.recipe.name] = error
         # The next run, with --allow-token-mismatch, would need the export again.
         mismatched = any(isinstance(error, TokenMismatchError) for error in failed.values())
-        if gguf and job is gguf[-1] and not mismatched:
+        if users and job is users[-1] and not mismatched:
             run.stages.drop("export", export_key(run.inputs))
     _measure_others(run, jobs)
     return failed

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-from quantize.allocate.measure import calibration_text, split_texts
+from quantize.allocate.measure import calibration_text, read_calibration, split_texts
 from quantize.allocate.moments import moments_bytes
 from quantize.allocate.solve import sweep_bytes
 from quantize.build.workspace import WORK
@@ -103,8 +103,9 @@ def space_parts(
     exported = (r.format != ONNX or (options.imatrix and r.is_weighed) for r in recipes)
     if source.kind == "hf" and any(exported):
         parts["half-precision GGUF"] = int(source.parameters * 2 * 1.05)
-    if options.gptq:
-        parts["moments of inputs"] = int(moments_bytes(source)[0] * 1.05)
+    # Of a target, and of a recipe, whose texts differ.
+    if options.gptq and (texts := {r.target is not None for r in recipes if r.takes_gptq}):
+        parts["moments of inputs"] = int(moments_bytes(source)[0] * len(texts) * 1.05)
     if options.measure.enabled:
         limit = options.measure.limit
         parts["float model's predictions"] = reference_bytes(_vocabulary(source), limit)
@@ -127,16 +128,17 @@ def memory_parts(
     ONNX builder holds the checkpoint and what it rounds, one matrix at a time; for a float graph
     also its single-precision weights twice, as arrays and as the graph.
     """
-    parts = {}
+    parts, inverses = {}, 0
     if options.source.lora is not None:
         parts["merging the adapter"] = source.bytes + _TORCH
     listed = options.allocations
     if any(r.target and (r.name not in listed or r.format == ONNX) for r in recipes):
         parts["measuring how much each tensor matters"] = sweep_bytes(source) + _TORCH
-    if options.gptq:
+    if options.gptq and any(r.takes_gptq for r in recipes):
         layer = moments_bytes(source)[1]
+        inverses = _INVERSES * layer
         parts["reading a text for --gptq"] = sweep_bytes(source) + layer + _TORCH
-        parts["rounding with --gptq"] = _INVERSES * layer + _TORCH
+        parts["rounding with --gptq"] = inverses + _TORCH
     if options.measure.enabled:
         parts["running the float model"] = int(source.bytes * 1.1) + _TORCH
     if onnx := [recipe for recipe in recipes if recipe.format == ONNX]:
@@ -144,7 +146,8 @@ def memory_parts(
             2 * 4 if r.rounds_activations or not (r.options or r.target) else r.bits_per_weight / 8
             for r in onnx
         )
-        parts["building ONNX files"] = int(1.1 * (source.bytes + held * source.parameters)) + _TORCH
+        whole = int(1.1 * (source.bytes + held * source.parameters)) + inverses
+        parts["building ONNX files"] = whole + _TORCH
     return parts
 
 
@@ -280,5 +283,7 @@ def require_fitting(options: Options, source: SourceModel, out: Path) -> None:
             f"{', '.join(mixed)}: how experts are stored in ONNX is not chosen: give --to gguf,"
             " or a recipe by name"
         )
+    if options.gptq:
+        read_calibration(calibration_text(options, source))
     if targets:
         split_texts(calibration_text(options, source), options.measure.text)

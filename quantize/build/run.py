@@ -18,7 +18,7 @@ from quantize.allocate.solve import Types
 from quantize.build.workspace import Workspace
 from quantize.children import run_child
 from quantize.fromjson import from_json
-from quantize.gguf.codes import compensate_file
+from quantize.gguf.codes import COMPENSATED, compensate_file
 from quantize.gguf.converter import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.imatrixfile import columns_of, read_matrix
@@ -200,6 +200,9 @@ def quantize_export(
     """The file of ``recipe`` in ``folder``, tensors in ``types`` of their own by patterns of their
     names, described by ``metadata``; what the user should know of it. ``text`` is for --gptq."""
     out = folder / recipe.output_name(run.base.name)
+    moments = moments_of(run, text) if recipe.takes_gptq else None
+    if moments is not None:
+        metadata = {**metadata, COMPENSATED: "true"}
     notes = quantize_gguf(
         export.path,
         out,
@@ -210,7 +213,6 @@ def quantize_export(
         progress=run.progress,
         metadata=metadata,
     )
-    moments = moments_of(run, text) if recipe.takes_gptq else None
     if moments is not None:
         call = partial(compensate_file, out, export.path, moments, matrix)
         made = run_child(call, "making up for rounding", run.space.work, run.progress)
@@ -251,8 +253,6 @@ def make_graph(run: Run, recipe: Recipe, folder: Path, mix: Mix | None) -> JsonO
     text = calibration(recipe, run.options)
     where = run.options.target, run.progress, text, exports
     made = build_onnx(run.source, recipe, folder, *where, mix)
-    if mix and mix.moments:
-        made.notes.append("matrices of 4 bits were rounded so that errors are made up for (--gptq)")
     return {**asdict(made), "imatrix": None}
 
 

@@ -18,11 +18,13 @@ from quantize.gguf.imatrixfile import read_matrix
 from quantize.gptq import Nearest, compensated
 from runtimes.models.gguf import TENSOR_TYPES, read_header
 
+COMPENSATED = "ingot.gptq"  # metadata of a file whose errors of rounding were made up for
 # Of the types that follow a table, what its codes stand for, in scales.
 _TABLE = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
 )
 _FAR = 0.6  # steps: the nearest code is half a step away, but for what the scale was refitted
+_FLOOR = np.float32(1e-3)  # of the mean: what a text does not ask for is rounded, too
 _NEARLY = 0.02  # of a column's length: half precision, and a converter's sums
 
 
@@ -125,6 +127,7 @@ def round_compensated(weight: Floats, kind: str, moments: Floats, means: Floats)
     """``weight`` [rows, width] as a file has it in the type ``kind``, one of ``_WRITERS``;
     ``moments`` are those of `compensated`, ``means`` as `packed` has them."""
     block, size = _BLOCKS[kind]
+    means = np.maximum(means, _FLOOR * means.mean())
     blocks = np.empty((len(weight), weight.shape[1] // block, size), np.uint8)
     most = _WRITERS[kind][1] - 1
 
@@ -173,7 +176,9 @@ def compensate_file(path: Path, export: Path, moments: Path, matrix: Path | None
         if not np.allclose(lengths, norms[one.name], rtol=_NEARLY, atol=_NEARLY * lengths.max()):
             continue  # the converter has put its columns in another order
         sums = np.load(known)
-        means = entries[one.name].means if one.name in entries else np.diagonal(sums)
+        entry = entries.get(one.name)
+        fits = entry is not None and entry.means.size == width
+        means = entry.means if entry and fits else np.diagonal(sums)
         made = round_compensated(weight, kind, sums, np.ascontiguousarray(means, np.float32))
         written[one.offset : one.offset + one.nbytes] = made
         done += 1

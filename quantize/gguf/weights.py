@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from quantize.arrays import Floats
 from quantize.children import counted
-from quantize.gguf.codes import moved_share
+from quantize.gguf.codes import COMPENSATED, moved_share
 from quantize.gguf.ggml import rounded, unpacked
 from quantize.gguf.imatrixfile import ImportanceMatrix, read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
@@ -31,8 +31,9 @@ _AT_ONCE = 2**22  # weights
 _FLOAT_ERROR = 1e-5  # of bfloat16, squared and relative, with room
 _FLOATS = ("F32", "F16", "BF16")
 _WORSE = 3.0  # times the error of plain rounding; an importance matrix makes it 1.5 at most
-_MOVED = 0.02  # of the weights: what is rounded to the nearest has 0.007 at most
+_MOVED = 0.01  # of the weights: a tensor's errors were made up for
 _UNLIKE = 0.5  # cosine of a group and its original: another's, below
+_RESIZED = 4.0  # times the square of a group and its original's
 _OTHER = 0.5  # of a group's own square: rounding loses less of it, another group's weights more
 _APART = 12.0  # times the mean error of a group
 _ANOTHER = 2.0  # times its square lies another group apart: more than that is told from nothing
@@ -102,17 +103,16 @@ def compare_weights(path: Path, original: Path, matrix: Path | None) -> WeightCo
         for one, header in zip((path, original), files, strict=True)
     ]
     given = read_matrix(matrix) if matrix is not None else None
+    faults, ratios = list[str](), list[float]()
     pairs = [(_Stored(maps[0], mine[name]), _Stored(maps[1], theirs[name])) for name in names]
-    losses = [_loss(*pair, given) for pair in counted(pairs, "tensors")]
-    moved = [share for *_, share in losses if share is not None]
-    # The errors of such a file are what others were made up for, and follow no matrix.
-    compensated = bool(moved) and float(np.median(moved)) > _MOVED
-    most = _WORSE * (_WORSE if compensated else 1)
-    ratios = [ratio for _, ratio, _ in losses if ratio is not None and not compensated]
-    faults = []
-    for pair, (loss, *_) in zip(counted(pairs, "tensors"), losses, strict=True):
-        if fault := _fault(*pair, loss, most):
-            faults.append(f"weights: {pair[0].name} ({pair[0].kind}): {fault}")
+    compensated = COMPENSATED in files[0].metadata
+    for one, other in counted(pairs, "tensors"):
+        loss, ratio, moved = _loss(one, other, given)
+        # The errors of such a tensor are what others were made up for, and follow no matrix.
+        free = compensated and moved is not None and moved > _MOVED
+        ratios += [] if ratio is None or free else [ratio]
+        if fault := _fault(one, other, loss, compensated=free):
+            faults.append(f"weights: {one.name} ({one.kind}): {fault}")
     if len(faults) > _SHOWN:
         faults[_SHOWN:] = [f"weights: {len(faults) - _SHOWN} further tensors are wrong, too"]
     several = len(ratios) > len(names) // 4  # followed a matrix, and not one tensor by mistake
@@ -174,9 +174,10 @@ def _loss(
     return loss, (worst - mine) / (worst - least) if worst > least else None, moved
 
 
-def _fault(one: _Stored, other: _Stored, loss: float, most: float) -> str | None:
-    """The fault of a tensor, in words; None where it is sound: its error is ``most`` times that of
-    plain rounding, or less."""
+def _fault(one: _Stored, other: _Stored, loss: float, *, compensated: bool) -> str | None:
+    """The fault of a tensor, in words; None where it is sound. Where its errors are ``compensated``
+    a group may lie far from its original, but in no other direction and of no other size."""
+    most = _WORSE * (_WORSE if compensated else 1)
     error = square = 0.0
     wrong, first = 0, -1
     for start, mine, theirs in _pieces(one, other):
@@ -187,8 +188,10 @@ def _fault(one: _Stored, other: _Stored, loss: float, most: float) -> str | None
         usual = own.mean(axis=1, keepdims=True)
         if _APART * loss > _ANOTHER:
             continue
-        unlike = own + there - apart < 2 * _UNLIKE * np.sqrt(own * there)
-        bad = unlike & (apart > _OTHER * own) & (apart > max(_APART * loss, _SEEN) * usual)
+        bad = (apart > _OTHER * own) & (apart > max(_APART * loss, _SEEN) * usual)
+        if compensated:
+            unlike = own + there - apart < 2 * _UNLIKE * np.sqrt(own * there)
+            bad &= unlike | (there < own / _RESIZED) | (there > own * _RESIZED)
         if bad.any():
             first = start + int(bad.any(axis=1).argmax()) if first < 0 else first
             wrong += int(bad.sum())

@@ -139,6 +139,8 @@ def quantize_graph(
         if not weight.uses():
             graph.initializers.pop(str(weight.name))
     notes = _replace_table(graph, plan, known, head if tied else None)
+    if made := sum(one.compensated for one in stored.values()):
+        notes.append(f"{made} matrices were rounded so that errors are made up for (--gptq)")
     graph.sort()  # a shared table is read before the output layer, where its matrix is
     return notes
 
@@ -153,6 +155,7 @@ class Stored:
     codes: Any
     scales: Any  # as the operators read them: of the activations' type
     zeros: list[Any]  # none: both operators take the middle of the codes
+    compensated: bool = False  # its errors are made up for
 
     @property
     def blocks(self) -> dict[str, int]:
@@ -174,10 +177,14 @@ def _store(
     """
     outputs, inputs = matrix.shape
     variant = plan[node.name].fitting(inputs)
-    own, moments = known.get(node.name, Inputs()), None
-    if own.moments and variant.bits == _FEW_BITS:
-        moments = np.load(own.moments)
-    rounded = round_matrix(matrix, variant, own.importance, moments)
+    own = known.get(node.name, Inputs())
+    importance, moments = own.importance, None
+    if importance is not None and importance.size != inputs:
+        importance = None
+    if own.moments and variant.bits == _FEW_BITS and inputs % variant.block == 0:
+        found = np.load(own.moments)
+        moments = found if found.shape == (inputs, inputs) else None
+    rounded = round_matrix(matrix, variant, importance, moments)
     name = node.name.strip("/").replace("/", ".")
     codes = add_constant(graph, f"{name}.codes", rounded.codes)
     scales = add_constant(graph, f"{name}.scales", rounded.scales)
@@ -187,7 +194,7 @@ def _store(
     wanted = ir.DataType.from_numpy(matrix.dtype)
     if scales.dtype != wanted:
         scales = Inserter(graph, node, "/scales").add("Cast", node.name, scales, to=wanted)
-    return Stored(variant, outputs, inputs, codes, scales, zeros)
+    return Stored(variant, outputs, inputs, codes, scales, zeros, moments is not None)
 
 
 def replace_product(graph: Any, node: Any, stored: Stored) -> None:

@@ -57,7 +57,7 @@ def round_matrix(
     ``importance``, of each input channel [inputs] or each weight [outputs, inputs], weighs the
     squared errors. Works in pieces over all processors: beside the result it takes a few MB. With
     ``moments`` [inputs, inputs] of the inputs, each column's errors are made up for by those left,
-    as `compensated` has it: where the block divides a row, and it takes several times as long.
+    as `compensated` has it; the block must divide a row, and it takes several times as long.
     """
     outputs, inputs = weight.shape
     step = max(1, _PIECE // max(inputs, 1))
@@ -67,7 +67,7 @@ def round_matrix(
         # Half precision has the digits of scales in its range; those of a matrix outside need 32.
         half = float(_HALF.tiny) < most / 2**variant.bits and most < float(_HALF.max)
         kind = np.float16 if half else np.float32
-        if moments is not None and inputs % variant.block == 0:
+        if moments is not None:
             parts = [_compensated(weight, variant, importance, moments, kind)]
         else:
             one = partial(_round, weight, variant, importance, kind)

@@ -44,7 +44,7 @@ def refer(
     ids, bos = encode(source, given.content)
     report_step("loading the float model")
     network = load_network(source)
-    windows = cut(ids, _context(network.config), bos, limit, window)
+    windows = cut(ids, context_of(network.config), bos, limit, window)
     keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     def scored() -> Iterator[Floats]:
@@ -188,7 +188,7 @@ def encode(source: SourceModel, text: str) -> tuple[list[int], int | None]:
     return [int(bos), *plain], int(bos)
 
 
-def _context(config: Any) -> int:
+def context_of(config: Any) -> int:
     """The longest window that a model was made for; many-part models keep it one level down."""
     inner = config.get_text_config()
     names = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from quantize.allocate.moments import _windows, write_moments
 from quantize.allocate.solve import Unit
 from quantize.allocate.sweep import Matrix, _watch, sweep
 from quantize.allocate.types import gguf_unit
 from quantize.quality import float_child
 from quantize.quality.float_child import load_network
 from quantize.source import open_source
+from quantize.source.shapes import gguf_name
 
 
 def killed_unit(matrix: Path, tensor: Matrix, tokens: int) -> Unit:
@@ -84,6 +86,35 @@ def plain(model: Path, windows: Sequence[Sequence[int]]) -> dict[str, Any]:
 
 def both(model: Path, windows: Sequence[Sequence[int]], folder: Path) -> tuple[Any, Any]:
     return plain(model, windows), swept(model, windows, folder, killed_after=2)
+
+
+def moments_at_once_and_by_layers(
+    model: Path, text: Path, folder: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Moments by the names of tensors: of the whole network at once, and as they are written."""
+    import torch
+
+    source = open_source(str(model))
+    network = load_network(source, wide=True)
+    sums: dict[str, Any] = {}
+    rows: dict[str, int] = {}
+
+    def add(name: str, inputs: Any) -> None:
+        x = inputs.flatten(0, -2).double()
+        sums[name] = sums.get(name, 0) + x.T @ x
+        rows[name] = rows.get(name, 0) + len(x)
+
+    for name, module in network.named_modules():
+        tensor = gguf_name(f"{name}.weight")
+        if isinstance(module, torch.nn.Linear) and tensor.startswith("blk."):
+            module.register_forward_pre_hook(lambda _m, args, tensor=tensor: add(tensor, args[0]))
+    with torch.inference_mode():
+        for window in _windows(source, text, network.config):
+            network(torch.tensor([window]), use_cache=False)
+    whole = {name: (total / rows[name]).numpy() for name, total in sums.items()}
+    whole |= {name.replace("attn_q.", "attn_qkv."): whole[name] for name in whole}
+    write_moments(source, text, folder)
+    return whole, {path.stem: np.load(path) for path in folder.glob("*.npy")}
 
 
 def rounding_of_one_linear() -> tuple[float, float]:

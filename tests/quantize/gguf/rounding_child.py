@@ -77,5 +77,5 @@ def quantized_and_compensated(
     floats: Path, out: Path, moments: Path, recipe: str = "q4_k_m"
 ) -> int:
     """A file whose errors are made up for; the number of its tensors that have them."""
-    _quantize(floats, out, find_recipe(recipe).ftype, None, {}, {})
+    _quantize(floats, out, find_recipe(recipe).ftype, None, {}, {codes.COMPENSATED: "true"})
     return codes.compensate_file(out, floats, moments, None)
