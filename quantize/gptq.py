@@ -11,6 +11,7 @@ import numpy as np
 
 from quantize.arrays import Array, Bytes, Floats, Ints
 
+NORMS = "norms.npz"  # lengths of the columns of each tensor, in a folder of `write_moments`
 _DAMPINGS = (0.01, 0.1, 1.0)  # of the mean of the moments' diagonal: the first that is enough
 
 # What rounds a column of a block: its weights [outputs] and its place there -> codes, and the

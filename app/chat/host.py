@@ -191,8 +191,7 @@ class EngineHost:
     ) -> LoadChoice:
         if is_url(model):
             return self._connect(wish, model)
-        from app.chat.load_settings import applied, remembered
-        from app.chat.templates import read_template
+        from app.chat.load_settings import applied, read_template, remembered
         from app.models.library import load_engine
         from app.models.planning import choose
 

@@ -32,9 +32,8 @@ from app.documents import stop_reading
 from app.exitcodes import ExitCode
 from app.options import ModelOptions, PlanOptions
 from app.tui import keys, modes, terminal, theme
-from app.tui.keys import key
+from app.tui.keys import key, problems
 from app.tui.services import Services, Start, open_services
-from app.tui.settings import problems
 from app.tui.textual_patches import ControlFilter, InOrder, Sheet, act, one_types
 from runtimes import own
 from runtimes.errors import IngotError

@@ -17,7 +17,11 @@ from textual.binding import ActiveBinding, Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_ALIASES, Keys, _character_to_key
 from textual.screen import Screen
+from textual.theme import BUILTIN_THEMES
 from textual.widgets import Input, TextArea
+
+from app.config.settings import Config
+from app.tui import theme
 
 _NAMES = {
     "escape": "esc",
@@ -314,3 +318,12 @@ def _task(node: DOMNode, id: str | None) -> tuple[str, tuple[int, int]]:
         return "Text" if typed else "Move and scroll", (len(TASKS) - typed, 99)
     title = node.BINDING_GROUP_TITLE or type(node).__name__.strip("_").removesuffix("Screen")
     return _PLACES.get(id, (title, (-1, 0)))
+
+
+def problems(config: Config) -> list[str]:
+    """Problems of the settings' keys and theme, a sentence each. Imports the whole app when there is
+    a keymap."""
+    _, found = checked(config.keymap)
+    if config.theme and config.theme not in (*(own.name for own in theme.OWN), *BUILTIN_THEMES):
+        found.append(f"theme: there is no theme {config.theme}; F12 shows all themes")
+    return found

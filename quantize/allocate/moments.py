@@ -18,12 +18,12 @@ from quantize.allocate.sweep import Args, Named, Reached, inputs_of, layers_of, 
 from quantize.arrays import Floats
 from quantize.children import report_progress
 from quantize.errors import SourceError, UsageError
+from quantize.gptq import NORMS
 from quantize.quality.float_child import context_of, encode, load_network
 from quantize.quality.text import WINDOW
 from quantize.source import SourceModel
 from quantize.source.shapes import gguf_name, shapes_of
 
-NORMS = "norms.npz"
 _WINDOWS = 64  # of text, at most
 _SAME = 1e-2  # of the largest: layers one by one give what they give together, but for rounding
 _INPUTS = "attn_q attn_qkv attn_output ffn_up ffn_down".split()  # tensors whose inputs differ
@@ -110,7 +110,7 @@ def _calls(
 
 
 def _embedded(network: Any, first: Any, window: Sequence[int]) -> Any:
-    """What goes into the ``first`` layer."""
+    """Hidden states that the ``first`` layer is called with."""
     import torch
 
     def stop(_module: Any, args: Args, kwargs: Named) -> None:

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quantize.allocate.caches import choose_cache
 from quantize.allocate.measure import calibration_text, sensitivities, split_texts
 from quantize.allocate.solve import (
     Figure,
@@ -25,6 +24,7 @@ from quantize.allocate.solve import (
     Types,
     TypeTable,
     Unit,
+    choose_cache,
     loss,
     mixes,
     size,

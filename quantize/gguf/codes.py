@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.moments import NORMS
 from quantize.arrays import Array, Bytes, Floats
 from quantize.children import counted
 from quantize.gguf.ggml import packed, unpacked
 from quantize.gguf.imatrixfile import read_matrix
-from quantize.gptq import Nearest, compensated
+from quantize.gptq import NORMS, Nearest, compensated
 from runtimes.models.gguf import TENSOR_TYPES, read_header
 
 COMPENSATED = "ingot.gptq"  # metadata of a file whose errors of rounding were made up for
@@ -109,8 +108,8 @@ def steps_of(blocks: Bytes, kind: str) -> tuple[Floats, Floats]:
 
 
 def moved_share(stored: Bytes, kind: str, original: Floats) -> float | None:
-    """Which part of the weights of rows ``stored`` [rows, bytes] lies further from the ``original``
-    [rows, width] than rounding to the nearest code puts it; None of other types."""
+    """Share of the weights of rows ``stored`` [rows, bytes] that lie further from the ``original``
+    [rows, width] than rounding to the nearest code puts them; None of other types."""
     if kind not in _WRITERS:
         return None
     width, size = _BLOCKS[kind]

@@ -82,7 +82,7 @@ def read_matrix(path: Path) -> ImportanceMatrix:
 
 
 def columns_of(matrix: ImportanceMatrix) -> dict[str, Floats]:
-    """What each input channel [width] weighs, by tensors. Queries, keys and values have the same
+    """Weights of the input channels [width] by tensors. Queries, keys and values have the same
     inputs: where they are tensors of their own, there is one of all three, too."""
     entries = matrix.entries.items()
     found = {name: entry.means for name, entry in entries if len(entry.counts) == 1}

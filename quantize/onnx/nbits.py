@@ -53,8 +53,8 @@ def plan_variants(graph: Any, options: Mapping[str, str]) -> dict[str, Variant]:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What is known of a product's inputs: how much each matters, and a file of their moments, as
-    `round_matrix` has them."""
+    """A product's inputs: how much each matters, and a file of their moments, as `round_matrix` has
+    them; None where they are not known."""
 
     importance: Floats | None = None
     moments: Path | None = None

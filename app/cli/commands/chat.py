@@ -81,7 +81,7 @@ def chat(
         model = url if model is None else f"{url}#{model}"
     template = None
     if chat_template is not None:
-        from app.chat.templates import read_template
+        from app.chat.load_settings import read_template
 
         template = read_template(chat_template)
     in_browser = terminal.in_browser()

@@ -38,7 +38,7 @@ def show(
 
     loaded = load()
     if loaded.config.keymap or loaded.config.theme:
-        from app.tui.settings import problems  # the app's keys: half a second to import
+        from app.tui.keys import problems  # the app's keys: half a second to import
 
         loaded = replace(loaded, problems=(*loaded.problems, *problems(loaded.config)))
     rows = _rows(loaded)

@@ -6,12 +6,12 @@ import pytest
 
 from app.chat.host import EngineHost
 from app.chat.load_settings import (
+    KNOWN,
     LoadSettings,
     read,
     remember,
     remembered,
 )
-from app.chat.templates import KNOWN
 from runtimes.errors import RequestError
 from runtimes.machine.state_file import save_entry
 from runtimes.models.registry import read_model

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.templates import KNOWN, read_template
+from app.chat.load_settings import KNOWN, read_template
 from runtimes.chat import render_chat
 from runtimes.errors import RequestError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.batch.dryrun import FileEncoder
-from app.chat.templates import KNOWN
+from app.chat.load_settings import KNOWN
 from app.openai.prepare import prepare
 from app.openai.task import Task
 from app.prompts import PromptStyle, PromptTooLongError

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantize.allocate.caches import choose_cache
 from quantize.allocate.solve import (
     TypeChoice,
     TypeTable,
     Unit,
+    choose_cache,
     loss,
     read_table,
     size,
