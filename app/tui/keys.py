@@ -321,8 +321,8 @@ def _task(node: DOMNode, id: str | None) -> tuple[str, tuple[int, int]]:
 
 
 def problems(config: Config) -> list[str]:
-    """Problems of the settings' keys and theme, a sentence each. Imports the whole app when there is
-    a keymap."""
+    """Problems of the settings' keys and theme, a sentence each. Imports the whole app when there
+    is a keymap."""
     _, found = checked(config.keymap)
     if config.theme and config.theme not in (*(own.name for own in theme.OWN), *BUILTIN_THEMES):
         found.append(f"theme: there is no theme {config.theme}; F12 shows all themes")
