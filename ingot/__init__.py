@@ -245,13 +245,15 @@ def quantize(
     out: Path | None = None,
     measure: bool = True,
     text: Path | None = None,
+    gptq: bool = False,
 ) -> list[BuiltFile]:
     """Make files of a model: a Hugging Face folder, `ORG/NAME` on the hub, or a GGUF file of
     floats. `quantize recipes` lists the recipes.
 
     They are in ``out`` (by default `MODEL-built`), each checked and, with ``measure``, compared
-    with the original on ``text`` (by default the bundled one). What is there already is not built
-    again, and an interrupted run goes on. Raises IngotError that says which files were not made;
+    with the original on ``text`` (by default the bundled one). ``gptq`` makes up for errors of
+    rounding in 4 to 6 bits, and takes longer. What is there already is not built again, and an
+    interrupted run goes on. Raises IngotError that says which files were not made;
     the others are there.
     """
     from quantize.build.pipeline import build
@@ -262,7 +264,7 @@ def quantize(
 
     names, how = tuple(recipes), MeasureOptions(enabled=measure, text=text)
     wanted = tuple(map(find_recipe, names))
-    options = Options(SourceOptions(str(model)), wanted, out=out, measure=how)
+    options = Options(SourceOptions(str(model)), wanted, out=out, measure=how, gptq=gptq)
     folder, manifest = build(options, Reporter())
     made = (entry for entry in manifest.files if entry.recipe in names)
     return [_built(entry_path(folder, entry), entry) for entry in made]

@@ -96,9 +96,8 @@ def _job(run: Run, recipe: Recipe) -> BuildJob:
 
 def _finish_all(run: Run, jobs: Sequence[BuildJob]) -> dict[str, IngotError]:
     """GGUF files first: all are made from one export, which is deleted once nothing needs it, nor
-    its importance matrix. Returns what went
-    wrong, by recipe: what one file or one format lacks, the others may have. A full disk ends it
-    all."""
+    its importance matrix. Returns what went wrong, by recipe: what one file or one format lacks,
+    the others may have. A full disk ends it all."""
     failed: dict[str, IngotError] = {}
     ordered = sorted(jobs, key=lambda job: FORMATS.index(job.recipe.format))
     weighed = run.options.imatrix is not None

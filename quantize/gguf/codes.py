@@ -171,9 +171,10 @@ def compensate_file(path: Path, export: Path, moments: Path, matrix: Path | None
         width, of = one.shape[0], floats[one.name]
         stored = source[of.offset : of.offset + of.nbytes].reshape(-1, of.nbytes // of.shape[-1])
         weight = unpacked(stored, of.type_name.lower(), width)
-        lengths = np.linalg.norm(weight, axis=0)
-        if not np.allclose(lengths, norms[one.name], rtol=_NEARLY, atol=_NEARLY * lengths.max()):
-            continue  # the converter has put its columns in another order
+        lengths, expected = np.linalg.norm(weight, axis=0), norms[one.name]
+        near = {"rtol": _NEARLY, "atol": _NEARLY * lengths.max()}
+        if lengths.shape != expected.shape or not np.allclose(lengths, expected, **near):
+            continue  # the converter has put its columns in another order, or has others
         sums = np.load(known)
         entry = entries.get(one.name)
         fits = entry is not None and entry.means.size == width
