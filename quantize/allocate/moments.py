@@ -2,7 +2,7 @@
 child process.
 
 For inputs x of a matrix they are the mean of x x'. By them a rounded weight's error is made up for
-by the weights that are still to be rounded (`quantize.onnx.rounding`).
+by the weights that are still to be rounded (`quantize.gptq`).
 """
 
 import contextlib

@@ -104,15 +104,15 @@ def compare_weights(path: Path, original: Path, matrix: Path | None) -> WeightCo
     ]
     given = read_matrix(matrix) if matrix is not None else None
     faults, ratios = list[str](), list[float]()
-    pairs = [(_Stored(maps[0], mine[name]), _Stored(maps[1], theirs[name])) for name in names]
     compensated = COMPENSATED in files[0].metadata
-    for one, other in counted(pairs, "tensors"):
-        loss, ratio, moved = _loss(one, other, given)
+    for name in counted(names, "tensors"):
+        one, other = _Stored(maps[0], mine[name]), _Stored(maps[1], theirs[name])
         # The errors of such a tensor are what others were made up for, and follow no matrix.
-        free = compensated and moved is not None and moved > _MOVED
-        ratios += [] if ratio is None or free else [ratio]
+        free = compensated and _moved(one, other)
+        loss, ratio = _loss(one, other, None if free else given)
+        ratios += [] if ratio is None else [ratio]
         if fault := _fault(one, other, loss, compensated=free):
-            faults.append(f"weights: {one.name} ({one.kind}): {fault}")
+            faults.append(f"weights: {name} ({mine[name].type_name}): {fault}")
     if len(faults) > _SHOWN:
         faults[_SHOWN:] = [f"weights: {len(faults) - _SHOWN} further tensors are wrong, too"]
     several = len(ratios) > len(names) // 4  # followed a matrix, and not one tensor by mistake
@@ -142,36 +142,47 @@ class _Stored:
         return unpacked(rows, self.kind.lower(), self.width)
 
 
+def _sample(one: _Stored, count: int) -> npt.NDArray[np.int64]:
+    """Some of the rows."""
+    return np.unique(np.linspace(0, one.rows - 1, count).astype(np.int64))
+
+
+def _moved(one: _Stored, other: _Stored) -> bool:
+    """Whether errors of the tensor were made up for."""
+    at = _sample(one, _SAMPLED)
+    share = moved_share(one.packed[at], one.kind.lower(), other.floats(at))
+    return share is not None and share > _MOVED
+
+
 def _loss(
     one: _Stored, other: _Stored, given: ImportanceMatrix | None
-) -> tuple[float, float | None, float | None]:
-    """The loss of the type: squared error over squares, by plain rounding of some rows; which part
-    the file has of what ``given`` gains over one that does not fit, None where it rounds plainly;
-    and the `moved_share` of those rows."""
+) -> tuple[float, float | None]:
+    """The loss of the type: squared error over squares, by plain rounding of some rows; and which
+    part the file has of what ``given`` gains over one that does not fit, None where it rounds
+    plainly."""
     if one.kind in _FLOATS:
-        return _FLOAT_ERROR, None, None
+        return _FLOAT_ERROR, None
     kind = one.kind.lower()
     count = _FEW if kind.startswith(_SEARCHING) else _SAMPLED
-    at = np.unique(np.linspace(0, one.rows - 1, count).astype(np.int64))
+    at = _sample(one, count)
     rows = other.floats(at)
     if kind not in TYPES:
-        return math.inf, None, None
-    moved = moved_share(one.packed[at], kind, rows)
+        return math.inf, None
     plain = np.ones(one.width, np.float32) if needs_matrix(kind, one.name) else None
     usual, stored = rounded(rows, kind, plain), one.floats(at)
     loss = float(np.square(rows - usual).sum() / max(np.square(rows).sum(), 1e-30))
     entry = given.entries.get(one.name) if given is not None else None
     if entry is None or entry.means.size != one.width or plain is not None:
-        return loss, None, moved
+        return loss, None
     if np.mean(stored != usual) < _DIFFERS:
-        return loss, None, moved
+        return loss, None
     # Some of the gain is anybody's: a matrix that says nothing of this model has it, too.
     astray = rounded(rows, kind, np.random.default_rng(0).permutation(entry.means))
     best = rounded(rows, kind, entry.means)
     worst, mine, least = (
         float((np.square(rows - found) * entry.means).sum()) for found in (astray, stored, best)
     )
-    return loss, (worst - mine) / (worst - least) if worst > least else None, moved
+    return loss, (worst - mine) / (worst - least) if worst > least else None
 
 
 def _fault(one: _Stored, other: _Stored, loss: float, *, compensated: bool) -> str | None:

@@ -117,8 +117,8 @@ def quantize_graph(
     """Store the matrices of ``graph`` (onnx_ir) as ``plan`` has it for their nodes, in place, and
     return what the user should know. Nodes that it does not name stay as they are.
 
-    ``known`` is what is of the nodes' inputs. With ``tied`` embeddings the output layer's
-    matrix serves as the table too. Blocks of the plan that do not
+    ``known`` tells of the nodes' inputs. With ``tied`` embeddings the output layer's matrix serves
+    as the table too. Blocks of the plan that do not
     divide a matrix's rows become smaller ones.
     """
     products = [node for node in graph if node.name in plan and product_weight(node) is not None]
