@@ -1,14 +1,14 @@
 // Products of rows with weights in Q8_0, Q5_0, Q5_1 and Q4_1, in repacked Q4_0, IQ4_NL, MXFP4 and
-// Q4_K, and of few rows in Q5_K and Q6_K, on processors with AVX512-VNNI.
+// Q4_K, and of few rows in Q5_K and Q6_K, on processors with AVX512-VNNI, or with AVX2.
 //
 // Included by ggml-cpu's llamafile/sgemm.cpp and repack.cpp, whose own kernels unpack weights anew
 // for every four rows, for every row where experts share them out, or add within a vector, and by
 // tiled/tiled.cpp, which is to leave few rows in Q5_K and Q6_K to these. Here a lane is a column of
-// the result: the weights of COLUMNS columns are unpacked once for all rows, four of a column
-// beside each other as VNNI wants them, and stay in the first cache while the rows go by.
+// the result: a strip, the weights of COLUMNS columns, is unpacked once for all rows, four of a
+// column beside each other as VNNI wants them, and stays in the first cache while the rows go by.
 //
-// Few rows gain nothing from unpacked weights: they go through the weights as they lie, 16 columns
-// at a time. Where the columns are no multiple of COLUMNS, llama.cpp's kernels take them. Blocks
+// Few rows gain nothing from unpacked weights: they go through the weights as they lie, NARROW
+// columns at a time. Where the columns are no multiple of COLUMNS, llama.cpp's kernels take them. Blocks
 // are added in their order: a row's result does not depend on how many there are. Few rows in Q5_K
 // and Q6_K go through one column after the other, of any number; llama.cpp's tiles, which take more
 // rows, add in another order.
@@ -17,72 +17,21 @@
 
 #if defined(__GNUC__) && defined(__AVX512VNNI__) && defined(__AVX512VL__) && \
     defined(__AVX512BW__) && defined(__AVX512DQ__)
-#define INGOT_PRODUCTS
+#define INGOT_PRODUCTS 512
+#elif defined(__GNUC__) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define INGOT_PRODUCTS 256
+#endif
 
-#include "ingot-weights.h"
+#ifdef INGOT_PRODUCTS
 
-#include <algorithm>
-#include <cstdlib>
-#include <type_traits>
-#include <vector>
+#include "ingot-columns.h"
+#if INGOT_PRODUCTS == 512
+#include "ingot-strips_avx512.h"
+#else
+#include "ingot-strips_avx2.h"
+#endif
 
 namespace ingot {
-
-constexpr int ROWS     = 6;   // whose sums stay in registers
-constexpr int FEWER    = 4;   // of few rows, that go through weights together
-constexpr int MOST     = 8;   // rows that are multiplied at once
-constexpr int TOGETHER = 256; // rows of an expert that are laid beside each other
-
-// c[R][COLUMNS] += rows[R] times the strip's blocks, which are those from `at` on; = for the first
-template <int R, typename Weights>
-static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows::Block * rows,
-                            int64_t ld, const Scaled<Weights> & scaled, int64_t first, int64_t k,
-                            const Strip & strip, int64_t at, int blocks) {
-    __m512 total[R][2];
-    for (int r = 0; r < R; r++) {
-        for (int v = 0; v < 2; v++) {
-            total[r][v] = at == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(c + r * ldc + 16 * v);
-        }
-    }
-    const float * scale   = scaled.scale.data() + first * k + at;
-    const float * sum     = Weights::LEAST ? scaled.sum.data() + first * k + at : nullptr;
-    const int32_t * start = scaled.start.data() + first * k + at;
-    for (int b = 0; b < blocks; b++) {
-        const int8_t * values = Weights::Rows::values(rows, at + b);
-        __m512i sums[R][2];
-        for (int r = 0; r < R; r++) {
-            sums[r][0] = sums[r][1] =
-                Weights::OFFSET ? _mm512_set1_epi32(start[r * k + b]) : _mm512_setzero_si512();
-        }
-        for (int i = 0; i < STEPS; i++) {
-            const __m512i early = _mm512_load_si512(strip.weights[b][i][0]);
-            const __m512i late  = _mm512_load_si512(strip.weights[b][i][16]);
-            for (int r = 0; r < R; r++) {
-                int32_t four;
-                memcpy(&four, values + r * ld * sizeof(*rows) + 4 * i, 4);
-                const __m512i all = _mm512_set1_epi32(four);
-                sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], early, all);
-                sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], late, all);
-            }
-        }
-        for (int v = 0; v < 2; v++) {
-            const __m512 of_weights = _mm512_load_ps(strip.scale[b] + 16 * v);
-            for (int r = 0; r < R; r++) {
-                const __m512 both = _mm512_mul_ps(of_weights, _mm512_set1_ps(scale[r * k + b]));
-                total[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r][v]), both, total[r][v]);
-                if (Weights::LEAST) {
-                    total[r][v] = _mm512_fnmadd_ps(_mm512_load_ps(strip.least[b] + 16 * v),
-                                                   _mm512_set1_ps(sum[r * k + b]), total[r][v]);
-                }
-            }
-        }
-    }
-    for (int r = 0; r < R; r++) {
-        for (int v = 0; v < 2; v++) {
-            _mm512_storeu_ps(c + r * ldc + 16 * v, total[r][v]);
-        }
-    }
-}
 
 // A number of rows up to MOST as a constant
 template <typename Go>
@@ -118,7 +67,7 @@ static void products(const ggml_compute_params * params, int64_t m, int64_t n, i
         return;
     }
     static thread_local Scaled<Weights> scaled;
-    Strip strip;
+    StripOf<Weights> strip;
     scaled.read(B, ldb, n, k);
     const int64_t tiles = (n + ROWS - 1) / ROWS;
     for (int64_t column = part.begin * COLUMNS; column < part.end * COLUMNS; column += COLUMNS) {
@@ -142,13 +91,13 @@ static void few_products(const ggml_compute_params * params, int64_t m, int64_t 
                          const Weights & A, const typename Weights::Rows::Block * B, int64_t ldb,
                          float * C, int64_t ldc) {
     const int64_t tiles = (n + FEWER - 1) / FEWER;
-    const Part part(params, m / 16);
+    const Part part(params, m / NARROW);
     if (part.begin == part.end) {
         return;
     }
     static thread_local Scaled<Weights> scaled;
     scaled.read(B, ldb, n, k);
-    for (int64_t column = part.begin * 16; column < part.end * 16; column += 16) {
+    for (int64_t column = part.begin * NARROW; column < part.end * NARROW; column += NARROW) {
         for (int64_t tile = 0; tile < tiles; tile++) {
             const int64_t row = tile * n / tiles;
             with((tile + 1) * n / tiles - row, [&](auto count) {
@@ -172,146 +121,8 @@ static void some_products(const ggml_compute_params * params, int64_t m, int64_t
 // Whether so many rows go through weights of this type column after column: more of them are
 // faster by llama.cpp's own tiles. runtimes/llamacpp/shapes.py tries passes of so many.
 static inline bool by_columns(int type, int64_t rows) {
-    return (type == GGML_TYPE_Q5_K && rows <= 12) || (type == GGML_TYPE_Q6_K && rows <= 32);
-}
-
-// With zeros behind it
-static inline __m512i widened(__m256i half) {
-    return _mm512_inserti64x4(_mm512_setzero_si512(), half, 0);
-}
-
-// A block of a column in Q6_K: 64 weights at a time, unsigned, and their scales
-struct Sixes {
-    typedef block_q6_K Block;
-    const Block & block;
-    __m256i scales;
-
-    explicit Sixes(const Block & block)
-        : block(block),
-          scales(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) block.scales))) {}
-
-    static constexpr int of_lane(int lane, int part) { return part * 4 + lane / 8; }
-
-    __m512i weights(int part) const {
-        const __m512i low = _mm512_loadu_si512(block.ql + part / 2 * 64);
-        const __m512i high = _mm512_broadcast_i64x4(
-            _mm256_loadu_si256((const __m256i *) (block.qh + part / 2 * 32)));
-        const __m512i four = part % 2 ? _mm512_srli_epi16(low, 4) : low;
-        const __m512i two =
-            part % 2 ? _mm512_srlv_epi64(high, _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2))
-                     : _mm512_sllv_epi64(high, _mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2));
-        return _mm512_or_si512(_mm512_and_si512(four, _mm512_set1_epi8(0x0f)),
-                               _mm512_and_si512(two, _mm512_set1_epi8(0x30)));
-    }
-
-    float scale() const { return GGML_CPU_FP16_TO_FP32(block.d); }
-
-    // What a sum begins with, as weights are 32 too large
-    __m512i start(const block_q8_K & row) const {
-        const __m256i sums = _mm256_loadu_si256((const __m256i *) row.bsums);
-        const __m256i once = _mm256_madd_epi16(sums, scales);
-        return widened(_mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(once, 5)));
-    }
-
-    __m512 less(__m512 total, const block_q8_K &) const { return total; }
-};
-
-// The same in Q5_K: their scales, and least weights
-struct Fives {
-    typedef block_q5_K Block;
-    const Block & block;
-    __m256i scales, least;
-    ggml_half d[2]; // of scales and of least weights, which begin a block
-
-    explicit Fives(const Block & block) : block(block) {
-        memcpy(d, &block, sizeof(d));
-        uint32_t word[3];
-        memcpy(word, block.scales, sizeof(word));
-        const auto both = [](uint32_t first, uint32_t rest) {
-            return (first & 0x3f3f3f3f) | uint64_t(rest | (first >> 2 & 0x30303030)) << 32;
-        };
-        const uint64_t of_scale = both(word[0], word[2] & 0x0f0f0f0f);
-        const uint64_t of_least = both(word[1], word[2] >> 4 & 0x0f0f0f0f);
-        const __m128i once = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(of_least));
-        scales = _mm256_castsi128_si256(_mm_cvtepu8_epi16(_mm_cvtsi64_si128(of_scale)));
-        least  = _mm256_set_m128i(_mm_unpackhi_epi16(once, once), _mm_unpacklo_epi16(once, once));
-    }
-
-    static constexpr int of_lane(int lane, int part) { return part * 2 + lane / 16; }
-
-    __m512i weights(int part) const {
-        const __m512i low = _mm512_broadcast_i64x4(
-            _mm256_loadu_si256((const __m256i *) (block.qs + part * 32)));
-        const __m512i high =
-            _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) block.qh));
-        const __m512i turn = _mm512_add_epi64(_mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1),
-                                              _mm512_set1_epi64(2 * part - 4 + 64));
-        const __m512i four = _mm512_srlv_epi64(low, _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4));
-        return _mm512_or_si512(_mm512_and_si512(four, _mm512_set1_epi8(0x0f)),
-                               _mm512_and_si512(_mm512_rorv_epi64(high, turn),
-                                                _mm512_set1_epi8(0x10)));
-    }
-
-    float scale() const { return GGML_CPU_FP16_TO_FP32(d[0]); }
-    __m512i start(const block_q8_K &) const { return _mm512_setzero_si512(); }
-
-    __m512 less(__m512 total, const block_q8_K & row) const {
-        const __m256i sums = _mm256_loadu_si256((const __m256i *) row.bsums);
-        const __m512i once = widened(_mm256_madd_epi16(sums, least));
-        const float scale = GGML_CPU_FP16_TO_FP32(d[1]) * row.d;
-        return _mm512_fnmadd_ps(_mm512_cvtepi32_ps(once), _mm512_set1_ps(scale), total);
-    }
-};
-
-// Of each lane of 64 weights, which of a block's scales is theirs
-template <typename Weights>
-struct Lanes {
-    alignas(64) int16_t of[4][32] = {};
-
-    constexpr Lanes() {
-        for (int part = 0; part < 4; part++) {
-            for (int lane = 0; lane < 32; lane++) {
-                of[part][lane] = Weights::of_lane(lane, part);
-            }
-        }
-    }
-};
-
-// c[R] = rows[R] times one column of k blocks
-template <typename Weights, int R>
-static inline void one_column(float * c, int64_t ldc, const block_q8_K * rows, int64_t ldr,
-                              int64_t k, const typename Weights::Block * column) {
-    static constexpr Lanes<Weights> lanes;
-    __m512 total[R];
-    for (int r = 0; r < R; r++) {
-        total[r] = _mm512_setzero_ps();
-    }
-    for (int64_t b = 0; b < k; b++) {
-        const Weights weights(column[b]);
-        ask((const char *) (column + b) + 4096, sizeof(column[b]));
-        __m512i sums[R];
-        for (int r = 0; r < R; r++) {
-            sums[r] = weights.start(rows[r * ldr + b]);
-        }
-        for (int part = 0; part < 4; part++) {
-            const __m512i some  = weights.weights(part);
-            const __m512i scale = _mm512_permutexvar_epi16(
-                _mm512_load_si512(lanes.of[part]), _mm512_castsi256_si512(weights.scales));
-            for (int r = 0; r < R; r++) {
-                const __m512i values = _mm512_loadu_si512(rows[r * ldr + b].qs + 64 * part);
-                sums[r] = _mm512_dpwssd_epi32(sums[r], _mm512_maddubs_epi16(some, values), scale);
-            }
-        }
-        for (int r = 0; r < R; r++) {
-            const block_q8_K & row = rows[r * ldr + b];
-            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r]),
-                                       _mm512_set1_ps(weights.scale() * row.d), total[r]);
-            total[r] = weights.less(total[r], row);
-        }
-    }
-    for (int r = 0; r < R; r++) {
-        c[r * ldc] = _mm512_reduce_add_ps(total[r]);
-    }
+    return (type == GGML_TYPE_Q5_K && rows <= FEW_Q5_K) ||
+           (type == GGML_TYPE_Q6_K && rows <= FEW_Q6_K);
 }
 
 // C[n][m] = B[n][k] A[m][k], column after column; this thread's part
@@ -337,10 +148,10 @@ static void columns(const ggml_compute_params * params, int64_t m, int64_t n, in
 // The FEW of weights of this type, of which plain_products takes any number of rows; 0 of others
 static inline int64_t few_of(int type) {
     switch (type) {
-        case GGML_TYPE_Q8_0: return InQ8_0::FEW;
-        case GGML_TYPE_Q5_0: return InQ5_0::FEW;
-        case GGML_TYPE_Q5_1: return InQ5_1::FEW;
-        case GGML_TYPE_Q4_1: return InQ4_1::FEW;
+        case GGML_TYPE_Q8_0: return Plain<InQ8_0>::FEW;
+        case GGML_TYPE_Q5_0: return Plain<InQ5_0>::FEW;
+        case GGML_TYPE_Q5_1: return Plain<InQ5_1>::FEW;
+        case GGML_TYPE_Q4_1: return Plain<InQ4_1>::FEW;
         default: return 0;
     }
 }
@@ -434,7 +245,7 @@ static inline bool plain_products_of(const ggml_compute_params * params, ggml_te
     const int64_t lda = weights->nb[1] / ggml_type_size(weights->type);
     const ggml_type kind = ggml_get_type_traits_cpu(weights->type)->vec_dot_type;
     const char * A = (const char *) weights->data + expert * weights->nb[2];
-    of_expert(params, dst, expert, n, picked, kind, slim ? 1 : n > few ? COLUMNS : 16,
+    of_expert(params, dst, expert, n, picked, kind, slim ? 1 : n > few ? COLUMNS : NARROW,
               [&](const ggml_compute_params * turned, int64_t count, const char * rows, float * c,
                   int64_t ldc) {
         const bool done = plain_products(turned, m, count, k, A, lda, rows, k, c, ldc,
@@ -485,7 +296,8 @@ static bool repacked_products_of(const ggml_compute_params * params, ggml_tensor
         return false;
     }
     const char * first = (const char *) weights->data + expert * weights->nb[2];
-    of_expert(params, dst, expert, n, picked, Rows::TYPE, n > Weights<Block>::FEW ? COLUMNS : 16,
+    of_expert(params, dst, expert, n, picked, Rows::TYPE,
+              n > Weights<Block>::FEW ? COLUMNS : NARROW,
               [&](const ggml_compute_params * turned, int64_t count, const char * rows, float * c,
                   int64_t ldc) {
         some_products(turned, m, count, k, Weights<Block>{(const Block *) first, ld}, rows, ld, c,

@@ -2,8 +2,9 @@
 
 llama.cpp's kernels for few rows add up in another order than those for many: which, and from how
 many rows on, depends on the types of the file's tensors, on the processor and on the build. On
-AVX2, for one, files with K-quants compute a row alike in every pass of 8 rows or more whose number
-is a multiple of 4, Q8_0 and F16 in every one of 2 or more. So it is measured when a file is loaded.
+AVX2 without kernels of ours, for one, files with K-quants compute a row alike in every pass of 8
+rows or more whose number is a multiple of 4, Q8_0 and F16 in every one of 2 or more. So it is
+measured when a file is loaded.
 """
 
 from collections.abc import Callable, Sequence

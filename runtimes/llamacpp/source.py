@@ -9,10 +9,10 @@ has, #19012 is for longer passes, #19209 splits the positions among threads, and
 gives 10 to 15%). ``attention.h`` beside this file replaces it for passes of any length.
 
 Its products of many rows with weights in Q8_0, Q4_0, IQ4_NL, MXFP4 and Q4_K do half of what
-AVX512-VNNI can; those in Q5_0, Q5_1 and Q4_1, and those of a mixture's experts, whose rows
-llama.cpp takes one by one, a third or less. Other K-quants are tiled (ggml-cpu/tiled), which few
-rows gain nothing from. ``products.h`` replaces these on such a processor, and those of few rows in
-Q5_K and Q6_K.
+AVX512-VNNI can, and some two thirds of what AVX2 can; those in Q5_0, Q5_1 and Q4_1, and those of a
+mixture's experts, whose rows llama.cpp takes one by one, a third or less. Other K-quants are tiled
+(ggml-cpu/tiled), which few rows gain nothing from. ``products.h`` replaces these on such
+processors, and those of few rows in Q5_K and Q6_K.
 
 LoRA adapters are added to all rows of a pass; with ``adapters.h`` each row can have its own.
 """
@@ -349,7 +349,7 @@ KERNELS = (
             Change(TILED, _TILES, _PLAIN_OF + _TILES),
         ),
         layouts=True,
-        parts=("weights",),
+        parts=("rows", "weights", "columns", "strips_avx512", "strips_avx2"),
     ),
     Kernel(
         "adapters",

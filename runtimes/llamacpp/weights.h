@@ -1,126 +1,80 @@
-// Weights of the kinds that products.h multiplies rows with, as they lie in memory; and blocks of
-// rows in eight bits.
+// Kinds of weights that products.h multiplies rows with, as they lie in memory.
 //
-// VNNI multiplies unsigned with signed bytes, so weights are kept as w + OFFSET, and sums begin at
-// -OFFSET times the sum of the row's bytes. `read` unpacks a strip of columns, four weights of a
-// column beside each other as VNNI wants them; `few` goes through the weights of 16 columns as they
-// lie, with up to FEWER rows.
+// Processors multiply unsigned with signed bytes, so weights are kept as w + OFFSET, and sums begin
+// at -OFFSET times the sum of the row's bytes.
 
 #pragma once
 
-#include "ggml-cpu-impl.h"
-#include "ggml-cpu.h"
-#include "simd-mappings.h"
-
-#include <vector>
+#include "ingot-rows.h"
 
 namespace ingot {
 
-constexpr int COLUMNS = 32;  // two vectors
-constexpr int BLOCK   = 32;  // weights of a column, and values of a row, that share a scale
-constexpr int BLOCKS  = 16;  // of a column's weights, unpacked together: 16 KB
-constexpr int STEPS   = BLOCK / 4; // of four weights
-
-// A block begins with its scale, and its least weight where it has one
-static inline ggml_half half_of(const void * block, int number = 0) {
-    ggml_half found;
-    memcpy(&found, (const ggml_half *) block + number, sizeof(found));
-    return found;
+// Four bits of each byte, and the other four
+static inline __m256i half_bytes(__m256i bytes) {
+    return _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f));
 }
 
-// Blocks of a row in Q8_0, or in Q8_1, whose own sums are rounded to half precision
-template <typename Of, ggml_type Type>
-struct EightBits {
-    typedef Of Block;
-    static constexpr ggml_type TYPE = Type;
-    static constexpr int OF_BLOCK = 1;
-
-    static const int8_t * values(const Block * row, int64_t b) { return row[b].qs; }
-    static float scale(const Block * row, int64_t b) {
-        return GGML_CPU_FP16_TO_FP32(half_of(row + b));
-    }
-
-    static int sum(const Block * row, int64_t b) {
-        const __m256i bytes = _mm256_loadu_si256((const __m256i *) row[b].qs);
-        const __m256i fours =
-            _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
-        __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(fours),
-                                    _mm256_extracti128_si256(fours, 1));
-        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-        return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
-    }
-};
-
-typedef EightBits<block_q8_0, GGML_TYPE_Q8_0> Eights;
-typedef EightBits<block_q8_1, GGML_TYPE_Q8_1> Summed;
-
-// Blocks of a row in Q8_K, of which eight share a scale
-struct Larger {
-    typedef block_q8_K Block;
-    static constexpr ggml_type TYPE = GGML_TYPE_Q8_K;
-    static constexpr int OF_BLOCK = QK_K / BLOCK;
-
-    static const int8_t * values(const Block * row, int64_t b) {
-        return row[b / OF_BLOCK].qs + b % OF_BLOCK * BLOCK;
-    }
-    static float scale(const Block * row, int64_t b) { return row[b / OF_BLOCK].d; }
-    static int sum(const Block * row, int64_t b) {
-        const int16_t * halves = row[b / OF_BLOCK].bsums + b % OF_BLOCK * 2;
-        return halves[0] + halves[1];
-    }
-};
-
-// Weights of COLUMNS columns in up to BLOCKS blocks: (weights - OFFSET) * scale - least
-struct Strip {
-    alignas(64) uint8_t weights[BLOCKS][STEPS][COLUMNS][4];
-    alignas(64) float scale[BLOCKS][COLUMNS];
-    alignas(64) float least[BLOCKS][COLUMNS];
-};
-
-template <typename Weights>
-struct Scaled;
+static inline __m256i higher_halves(__m256i bytes) {
+    return half_bytes(_mm256_srli_epi16(bytes, 4));
+}
 
 // Of 32 weights the lower four bits, two a byte
 static inline __m256i fours_of(const uint8_t * bytes) {
     const __m128i both = _mm_loadu_si128((const __m128i *) bytes);
-    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(both, 4), both),
-                            _mm256_set1_epi8(0x0f));
+    return half_bytes(_mm256_set_m128i(_mm_srli_epi16(both, 4), both));
 }
 
 // And the fifth
 static inline __m256i fifths_of(const uint8_t * bits) {
     uint32_t all;
     memcpy(&all, bits, sizeof(all));
+#if INGOT_PRODUCTS == 512
     return _mm256_maskz_mov_epi8(all, _mm256_set1_epi8(0x10));
+#else
+    const __m256i bytes = _mm256_shuffle_epi8(
+        _mm256_set1_epi32(all), _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
+                                                   0x0303030303030303));
+    const __m256i one = _mm256_set1_epi64x(0x8040201008040201); // of a byte's bits
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, one), one),
+                            _mm256_set1_epi8(0x10));
+#endif
 }
 
+#if INGOT_PRODUCTS == 512
 static inline __m512i beside(__m256i lower, __m256i higher) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(lower), higher, 1);
 }
+#endif
 
-// Blocks of two columns, of weights + OFFSET beside each other: in Q8_0
+// Blocks of a column, of weights + OFFSET: in Q8_0
 struct InQ8_0 {
     typedef Eights Rows;
     typedef block_q8_0 Block;
-    static constexpr int OFFSET = 128;
-    static constexpr int FEW = 8; // rows that gain nothing from unpacked weights
+    static constexpr int OFFSET = 128, BITS = 8;
     static constexpr bool LEAST = false;
 
+    static __m256i weights(const Block & one) {
+        return _mm256_xor_si256(_mm256_loadu_si256((const __m256i *) one.qs),
+                                _mm256_set1_epi8((char) OFFSET));
+    }
+
+#if INGOT_PRODUCTS == 512
     static __m512i two(const Block & one, const Block & other) {
         const __m512i both = beside(_mm256_loadu_si256((const __m256i *) one.qs),
                                     _mm256_loadu_si256((const __m256i *) other.qs));
         return _mm512_xor_si512(both, _mm512_set1_epi8((char) OFFSET));
     }
+#endif
 
     static ggml_half least(const Block &) { return 0; }
 };
 
 // In four bits, or five; where there is no OFFSET there are least weights
-template <typename Of, typename RowsOf, int Offset>
+template <typename Of, typename RowsOf, int Bits, int Offset>
 struct Packed {
     typedef RowsOf Rows;
     typedef Of Block;
-    static constexpr int OFFSET = Offset, FEW = 4;
+    static constexpr int OFFSET = Offset, BITS = Bits;
     static constexpr bool LEAST = Offset == 0;
 
     static __m256i weights(const block_q4_1 & one) { return fours_of(one.qs); }
@@ -130,161 +84,100 @@ struct Packed {
         return _mm256_or_si256(fours_of(one.qs), fifths_of(one.qh));
     }
 
+#if INGOT_PRODUCTS == 512
     static __m512i two(const Block & one, const Block & other) {
         return beside(weights(one), weights(other));
     }
+#endif
 
     static ggml_half least(const Block & one) { return half_of(&one, 1) ^ 0x8000; }
 };
 
-typedef Packed<block_q4_1, Summed, 0> InQ4_1;
-typedef Packed<block_q5_0, Eights, 16> InQ5_0;
-typedef Packed<block_q5_1, Summed, 0> InQ5_1;
+typedef Packed<block_q4_1, Summed, 4, 0> InQ4_1;
+typedef Packed<block_q5_0, Eights, 5, 16> InQ5_0;
+typedef Packed<block_q5_1, Summed, 5, 0> InQ5_1;
 
-// Weights column after column, `ld` blocks apart
-template <typename Kind>
-struct Plain {
-    typedef typename Kind::Rows Rows;
-    typedef typename Kind::Block Block;
-    static constexpr int OFFSET = Kind::OFFSET, FEW = Kind::FEW;
-    static constexpr bool LEAST = Kind::LEAST;
+static inline __m256i looked_up(__m128i table, __m256i places) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), places);
+}
 
-    const Block * first;
-    int64_t ld;
+// The scales of eight columns
+static inline __m256 scales(const ggml_half * of) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) of));
+}
 
-    // 16 columns of a block: a transpose of 16 x 8 groups of four weights
-    void unpack(uint8_t (* to)[COLUMNS][4], int column, const Block * at) const {
-        __m512i a[8], b[8];
-        for (int i = 0; i < 8; i++) {
-            a[i] = Kind::two(*at, at[4 * ld]);
-            at += i == 3 ? 5 * ld : ld;
-        }
-        for (int i = 0; i < 8; i += 4) {
-            const __m512i low   = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-            const __m512i high  = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-            const __m512i low2  = _mm512_unpacklo_epi32(a[i + 2], a[i + 3]);
-            const __m512i high2 = _mm512_unpackhi_epi32(a[i + 2], a[i + 3]);
-            b[i]     = _mm512_unpacklo_epi64(low, low2);
-            b[i + 1] = _mm512_unpackhi_epi64(low, low2);
-            b[i + 2] = _mm512_unpacklo_epi64(high, high2);
-            b[i + 3] = _mm512_unpackhi_epi64(high, high2);
-        }
-        for (int i = 0; i < 4; i++) {
-            _mm512_store_si512(to[i][column], _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88));
-            _mm512_store_si512(to[i + 4][column], _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd));
-        }
-    }
-
-    // Sums of one row's block with 16 columns, from the partial ones of two columns each
-    static __m512i joined(const __m512i * parts) {
-        __m512i pairs[4], fours[2];
-        for (int i = 0; i < 4; i++) {
-            pairs[i] = _mm512_add_epi32(_mm512_unpacklo_epi32(parts[2 * i], parts[2 * i + 1]),
-                                        _mm512_unpackhi_epi32(parts[2 * i], parts[2 * i + 1]));
-        }
-        for (int i = 0; i < 2; i++) {
-            fours[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(pairs[2 * i], pairs[2 * i + 1]),
-                                        _mm512_unpackhi_epi64(pairs[2 * i], pairs[2 * i + 1]));
-        }
-        return _mm512_add_epi32(_mm512_shuffle_i32x4(fours[0], fours[1], 0x88),
-                                _mm512_shuffle_i32x4(fours[0], fours[1], 0xdd));
-    }
-
-    template <int R>
-    void few(float * c, int64_t ldc, const typename Rows::Block * rows, int64_t ldr, int64_t k,
-             int64_t column, const Scaled<Plain> & scaled, int64_t row) const;
-
-    void read(Strip & to, int64_t column, int64_t at, int blocks) const {
-        for (int b = 0; b < blocks; b++) {
-            const Block * from = first + column * ld + at + b;
-            for (int c = 0; c < COLUMNS; c += 16) {
-                unpack(to.weights[b], c, from + c * ld);
-            }
-            alignas(64) ggml_half halves[COLUMNS], least[COLUMNS];
-            for (int c = 0; c < COLUMNS; c++) {
-                halves[c] = half_of(from + c * ld);
-                if (LEAST) {
-                    least[c] = Kind::least(from[c * ld]);
-                }
-                __builtin_prefetch(from + c * ld + BLOCKS, 0, 2);
-            }
-            for (int c = 0; c < COLUMNS; c += 16) {
-                _mm512_store_ps(to.scale[b] + c, floats(halves + c));
-                if (LEAST) {
-                    _mm512_store_ps(to.least[b] + c, floats(least + c));
-                }
-            }
-        }
-    }
-
-    static __m512 floats(const ggml_half * halves) {
-        return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) halves));
-    }
-};
+#if INGOT_PRODUCTS == 512
+static inline __m512i looked_up(__m128i table, __m512i places) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), places);
+}
 
 // 16 floats from those of two blocks of eight columns
 static inline __m512 scales(const ggml_half * one, const ggml_half * two) {
     return _mm512_cvtph_ps(_mm256_set_m128i(_mm_loadu_si128((const __m128i *) two),
                                             _mm_loadu_si128((const __m128i *) one)));
 }
+#endif
 
-static inline void ask(const void * from, int bytes) {
-    for (int line = 0; line < bytes; line += 64) {
-        __builtin_prefetch((const char *) from + line, 0, 2);
-    }
+// Of twelve bytes, as Q4_K and Q5_K have them, eight scales (0) or eight least weights (1) of six
+// bits each, as bytes
+static inline uint64_t six_bits(const uint8_t * twelve, int which) {
+    uint32_t word[3];
+    memcpy(word, twelve, sizeof(word));
+    const uint32_t first = word[which], rest = word[2] >> 4 * which & 0x0f0f0f0f;
+    return (first & 0x3f3f3f3f) | uint64_t(rest | (first >> 2 & 0x30303030)) << 32;
 }
 
 // What four bits stand for: weights + OFFSET, once the bits TURNED of each byte are turned back,
-// which llama.cpp turned when it repacked them; and the scales of two blocks of eight columns. In
-// Q4_K:
+// which llama.cpp turned when it repacked them; and the scales of one or two blocks of eight
+// columns. In Q4_K:
 struct Straight {
-    static constexpr int OFFSET = 0;
+    static constexpr int OFFSET = 0, BITS = 4;
     static constexpr int TURNED = 0;
 
-    static __m512i weights(__m512i fours) { return fours; }
+    template <typename Bytes>
+    static Bytes weights(Bytes fours) { return fours; }
 };
 
 struct Centered { // in Q4_0
-    static constexpr int OFFSET = 8;
+    static constexpr int OFFSET = 8, BITS = 4;
     static constexpr int TURNED = 0x88;
 
-    static __m512i weights(__m512i fours) { return fours; }
+    template <typename Bytes>
+    static Bytes weights(Bytes fours) { return fours; }
 
-    template <typename Block>
-    static __m512 scales_of(const Block * one, const Block * two) {
-        return scales(one->d, two->d);
-    }
+    template <typename... Block>
+    static auto scales_of(const Block *... blocks) { return scales(blocks->d...); }
 };
 
 struct Uneven { // in IQ4_NL
-    static constexpr int OFFSET = 128;
+    static constexpr int OFFSET = 128, BITS = 8;
     static constexpr int TURNED = 0;
 
-    static __m512i weights(__m512i fours) {
+    template <typename Bytes>
+    static Bytes weights(Bytes fours) {
         const __m128i table = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10,
                                             1, 13, 25, 38, 53, 69, 89, 113);
-        const __m128i moved = _mm_xor_si128(table, _mm_set1_epi8((char) OFFSET));
-        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(moved), fours);
+        return looked_up(_mm_xor_si128(table, _mm_set1_epi8((char) OFFSET)), fours);
     }
 
-    template <typename Block>
-    static __m512 scales_of(const Block * one, const Block * two) {
-        return scales(one->d, two->d);
-    }
+    template <typename... Block>
+    static auto scales_of(const Block *... blocks) { return scales(blocks->d...); }
 };
 
 // In MXFP4 (OCP MX, 1.0): the table has twice the floats of four bits, so that they are whole; the
 // scale is half of the block's power of two, below 2 a subnormal number.
 struct Floating {
-    static constexpr int OFFSET = 12;
+    static constexpr int OFFSET = 12, BITS = 5;
     static constexpr int TURNED = 0;
 
-    static __m512i weights(__m512i fours) {
+    template <typename Bytes>
+    static Bytes weights(Bytes fours) {
         const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24,
                                             12, 11, 10, 9, 8, 6, 4, 0);
-        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), fours);
+        return looked_up(table, fours);
     }
 
+#if INGOT_PRODUCTS == 512
     template <typename Block>
     static __m512 scales_of(const Block * one, const Block * two) {
         const __m128i bytes = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *) one->e),
@@ -296,350 +189,17 @@ struct Floating {
         const __mmask16 subnormal = _mm512_cmplt_epu32_mask(power, _mm512_set1_epi32(2));
         return _mm512_castsi512_ps(_mm512_mask_mov_epi32(usual, subnormal, least));
     }
+#else
+    template <typename Block>
+    static __m256 scales_of(const Block * one) {
+        const __m256i power = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) one->e));
+        const __m256i usual =
+            _mm256_slli_epi32(_mm256_sub_epi32(power, _mm256_set1_epi32(1)), 23);
+        const __m256i least = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), power);
+        const __m256i subnormal = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), power);
+        return _mm256_castsi256_ps(_mm256_blendv_epi8(usual, least, subnormal));
+    }
+#endif
 };
-
-// Eight bytes of each of 2 x 8 columns, two weights a byte (the lower BLOCK of them apart from the
-// higher one by `apart` places), to two steps of 16 columns
-template <typename Codes>
-static inline void unpack_halves(uint8_t (* to)[COLUMNS][4], int column, int apart,
-                                 const void * one, const void * two) {
-    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14,
-                                            16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
-    const __m512i half = _mm512_set1_epi8(0x0f), turned = _mm512_set1_epi8((char) Codes::TURNED);
-    const __m512i x = _mm512_xor_si512(_mm512_loadu_si512(one), turned);
-    const __m512i y = _mm512_xor_si512(_mm512_loadu_si512(two), turned);
-    for (int i = 0; i < 2; i++) {
-        const __m512i bytes  = _mm512_permutex2var_epi32(x, i ? odds : evens, y);
-        const __m512i higher = _mm512_srli_epi16(bytes, 4);
-        _mm512_store_si512(to[i][column], Codes::weights(_mm512_and_si512(bytes, half)));
-        _mm512_store_si512(to[i + apart][column], Codes::weights(_mm512_and_si512(higher, half)));
-    }
-}
-
-// Weights of four bits as llama.cpp repacks them: blocks of eight columns, `ld` of a column, with
-// eight bytes of each column in turn, each byte two weights 16 apart
-template <typename Block, typename Codes>
-struct Halves {
-    typedef Eights Rows;
-    static constexpr int OFFSET = Codes::OFFSET, FEW = 8;
-    static constexpr bool LEAST = false;
-
-    const Block * first;
-    int64_t ld;
-
-    template <int R>
-    void few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr, int64_t k,
-             int64_t column, const Scaled<Halves> & scaled, int64_t row) const;
-
-    void read(Strip & to, int64_t column, int64_t at, int blocks) const {
-        for (int b = 0; b < blocks; b++) {
-            for (int c = 0; c < COLUMNS; c += 16) {
-                const Block * one = first + (column + c) / 8 * ld + at + b;
-                const Block * two = one + ld;
-                ask(one + BLOCKS, sizeof(Block));
-                ask(two + BLOCKS, sizeof(Block));
-                for (int i = 0; i < 2; i++) {
-                    unpack_halves<Codes>(to.weights[b] + 2 * i, c, STEPS / 2, one->qs + 64 * i,
-                                         two->qs + 64 * i);
-                }
-                _mm512_store_ps(to.scale[b] + c, Codes::scales_of(one, two));
-            }
-        }
-    }
-};
-
-template <typename Block>
-using Fours = Halves<Block, Centered>;
-template <typename Block>
-using UnevenFours = Halves<Block, Uneven>;
-template <typename Block>
-using FloatingFours = Halves<Block, Floating>;
-
-// Weights in Q4_K as llama.cpp repacks them: 256 weights of eight columns, with eight bytes of
-// each column in turn, each byte two weights 32 apart; twelve bytes hold a block's scales and
-// least weights of eight columns, six bits each
-template <typename Block>
-struct FoursOfK {
-    typedef Larger Rows;
-    static constexpr int OFFSET = 0, FEW = 8;
-    static constexpr bool LEAST = true;
-
-    const Block * first;
-    int64_t ld;
-
-    // What the columns of a block have, in blocks of BLOCK weights
-    struct Small {
-        alignas(64) uint8_t scale[Rows::OF_BLOCK][16];
-        alignas(64) uint8_t least[Rows::OF_BLOCK][16];
-        __m512 d, dmin;
-
-        Small(const Block * one, const Block * two)
-            : d(scales(one->d, two->d)), dmin(scales(one->dmin, two->dmin)) {
-            __m512i words[3]; // of twelve bytes: eight of the first side, eight of the second
-            for (int i = 0; i < 3; i++) {
-                words[i] = _mm512_inserti64x4(_mm512_castsi256_si512(thirds(one->scales, i)),
-                                              thirds(two->scales, i), 1);
-            }
-            put(scale, words[0], words[2]);
-            put(least, words[1], _mm512_srli_epi32(words[2], 4));
-        }
-
-        static __m256i thirds(const uint8_t * from, int i) {
-            const __m512i places = _mm512_add_epi32(
-                _mm512_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21, 0, 0, 0, 0, 0, 0, 0, 0),
-                _mm512_set1_epi32(i));
-            const __m256i rest = _mm256_loadu_si256((const __m256i *) (from + 64));
-            return _mm512_castsi512_si256(_mm512_permutex2var_epi32(
-                _mm512_loadu_si512(from), places, _mm512_castsi256_si512(rest)));
-        }
-
-        // Six bits of four columns from `first`; of four more its highest two, and four of `rest`
-        static void put(uint8_t (* to)[16], __m512i first, __m512i rest) {
-            const __m512i early = _mm512_and_si512(first, _mm512_set1_epi32(0x3f3f3f3f));
-            const __m512i high =
-                _mm512_and_si512(_mm512_srli_epi32(first, 2), _mm512_set1_epi32(0x30303030));
-            const __m512i late = _mm512_or_si512(
-                high, _mm512_and_si512(rest, _mm512_set1_epi32(0x0f0f0f0f)));
-            const __m512i x = _mm512_unpacklo_epi32(early, late);
-            const __m512i y = _mm512_unpackhi_epi32(early, late);
-            const __m512i places = _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13);
-            const __m512i more   = _mm512_add_epi64(places, _mm512_set1_epi64(2));
-            _mm512_store_si512(to[0], _mm512_permutex2var_epi64(x, places, y));
-            _mm512_store_si512(to[4], _mm512_permutex2var_epi64(x, more, y));
-        }
-
-        static __m512 floats(const uint8_t * bytes) {
-            const __m128i some = _mm_load_si128((const __m128i *) bytes);
-            return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(some));
-        }
-
-        __m512 scale_of(int j) const { return _mm512_mul_ps(d, floats(scale[j])); }
-        __m512 least_of(int j) const { return _mm512_mul_ps(dmin, floats(least[j])); }
-    };
-
-    template <int R>
-    void few(float * c, int64_t ldc, const block_q8_K * rows, int64_t ldr, int64_t k,
-             int64_t column, const Scaled<FoursOfK> & scaled, int64_t row) const;
-
-    void read(Strip & to, int64_t column, int64_t at, int blocks) const {
-        for (int c = 0; c < COLUMNS; c += 16) {
-            for (int b = 0; b < blocks; b += Rows::OF_BLOCK) {
-                const Block * one = first + (column + c) / 8 * ld + (at + b) / Rows::OF_BLOCK;
-                const Block * two = one + ld;
-                const Small small(one, two);
-                for (int j = 0; j < Rows::OF_BLOCK; j++) {
-                    ask(one->qs + sizeof(Block) * (BLOCKS / Rows::OF_BLOCK) + 128 * j, 128);
-                    ask(two->qs + sizeof(Block) * (BLOCKS / Rows::OF_BLOCK) + 128 * j, 128);
-                    _mm512_store_ps(to.scale[b + j] + c, small.scale_of(j));
-                    _mm512_store_ps(to.least[b + j] + c, small.least_of(j));
-                }
-                for (int i = 0; i < QK_K / 16; i++) { // four times eight bytes of a pair of blocks
-                    unpack_halves<Straight>(to.weights[b + i / 4 * 2] + i % 4 * 2, c, STEPS,
-                                            one->qs + 64 * i, two->qs + 64 * i);
-                }
-            }
-        }
-    }
-};
-
-// Of n rows: the scales of their blocks, what sums begin with, and what a least weight counts for
-template <typename Weights>
-struct Scaled {
-    typedef typename Weights::Rows Rows;
-    std::vector<float> scale, sum;
-    std::vector<int32_t> start;
-
-    void read(const typename Rows::Block * rows, int64_t ld, int64_t n, int64_t k) {
-        if (start.size() < size_t(n * k)) { // else every smaller product would fill it anew
-            scale.resize(n * k);
-            start.resize(n * k);
-            sum.resize(Weights::LEAST ? n * k : 0);
-        }
-        for (int64_t i = 0; i < n; i++) {
-            for (int64_t b = 0; b < k; b++) {
-                const int of_values = Rows::sum(rows + i * ld, b);
-                scale[i * k + b] = Rows::scale(rows + i * ld, b);
-                start[i * k + b] = -Weights::OFFSET * of_values;
-                if (Weights::LEAST) {
-                    sum[i * k + b] = scale[i * k + b] * of_values;
-                }
-            }
-        }
-    }
-};
-
-// c[R][16] = rows[R] times 16 columns
-template <typename Kind>
-template <int R>
-void Plain<Kind>::few(float * c, int64_t ldc, const typename Rows::Block * rows, int64_t ldr,
-                      int64_t k, int64_t column, const Scaled<Plain> & scaled,
-                      int64_t row) const {
-    const Block * from = first + column * ld;
-    __m512 total[R];
-    for (int r = 0; r < R; r++) {
-        total[r] = _mm512_setzero_ps();
-    }
-    for (int64_t b = 0; b < k; b++) {
-        __m512i parts[R][8];
-        __m512i values[R];
-        for (int r = 0; r < R; r++) {
-            const __m256i one = _mm256_loadu_si256((const __m256i *) rows[r * ldr + b].qs);
-            values[r] = _mm512_broadcast_i64x4(one);
-        }
-        alignas(32) ggml_half halves[16], least[16];
-        const Block * at = from + b;
-        for (int i = 0; i < 8; i++) { // columns i and i + 4, from the fourth on 4 further
-            const Block * other = at + 4 * ld;
-            const __m512i both = Kind::two(*at, *other);
-            const int place = i + i / 4 * 4;
-            halves[place] = half_of(at);
-            halves[place + 4] = half_of(other);
-            if (LEAST) {
-                least[place] = Kind::least(*at);
-                least[place + 4] = Kind::least(*other);
-            }
-            __builtin_prefetch(at + 16 * ld, 0, 2);
-            __builtin_prefetch(other + 16 * ld, 0, 2);
-            for (int r = 0; r < R; r++) {
-                parts[r][i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), both, values[r]);
-            }
-            at += i == 3 ? 5 * ld : ld;
-        }
-        const __m512 of_weights = floats(halves);
-        for (int r = 0; r < R; r++) {
-            const int64_t at_block = (row + r) * k + b;
-            const __m512i sums =
-                _mm512_add_epi32(joined(parts[r]), _mm512_set1_epi32(scaled.start[at_block]));
-            const __m512 both =
-                _mm512_mul_ps(of_weights, _mm512_set1_ps(scaled.scale[at_block]));
-            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), both, total[r]);
-            if (LEAST) {
-                total[r] = _mm512_fnmadd_ps(floats(least), _mm512_set1_ps(scaled.sum[at_block]),
-                                            total[r]);
-            }
-        }
-    }
-    for (int r = 0; r < R; r++) {
-        _mm512_storeu_ps(c + r * ldc + column, total[r]);
-    }
-}
-
-// Sums of 2 x 8 columns, of each of which two lanes have one half
-static inline __m512i halves_joined(__m512i one, __m512i two) {
-    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14,
-                                            16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
-    return _mm512_add_epi32(_mm512_permutex2var_epi32(one, evens, two),
-                            _mm512_permutex2var_epi32(one, odds, two));
-}
-
-// Eight values of a row, for eight columns
-static inline __m512i eight(const int8_t * values) {
-    int64_t all;
-    memcpy(&all, values, sizeof(all));
-    return _mm512_set1_epi64(all);
-}
-
-template <typename Block, typename Codes>
-template <int R>
-void Halves<Block, Codes>::few(float * c, int64_t ldc, const block_q8_0 * rows, int64_t ldr,
-                               int64_t k, int64_t column, const Scaled<Halves> & scaled,
-                               int64_t row) const {
-    const Block * from = first + column / 8 * ld;
-    const __m512i half = _mm512_set1_epi8(0x0f), turned = _mm512_set1_epi8((char) Codes::TURNED);
-    __m512 total[R];
-    for (int r = 0; r < R; r++) {
-        total[r] = _mm512_setzero_ps();
-    }
-    for (int64_t b = 0; b < k; b++) {
-        const Block * sides[2] = {from + b, from + b + ld};
-        __m512i sums[R][2];
-        for (int r = 0; r < R; r++) {
-            sums[r][0] = sums[r][1] = _mm512_setzero_si512();
-        }
-        for (int side = 0; side < 2; side++) {
-            ask(sides[side] + 2 * ld, sizeof(Block)); // of the next columns
-            for (int i = 0; i < 2; i++) {
-                const __m512i bytes =
-                    _mm512_xor_si512(_mm512_loadu_si512(sides[side]->qs + 64 * i), turned);
-                const __m512i lower  = Codes::weights(_mm512_and_si512(bytes, half));
-                const __m512i higher =
-                    Codes::weights(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), half));
-                for (int r = 0; r < R; r++) {
-                    const int8_t * values = rows[r * ldr + b].qs + 8 * i;
-                    sums[r][side] = _mm512_dpbusd_epi32(sums[r][side], lower, eight(values));
-                    sums[r][side] =
-                        _mm512_dpbusd_epi32(sums[r][side], higher, eight(values + BLOCK / 2));
-                }
-            }
-        }
-        const __m512 of_weights = Codes::scales_of(sides[0], sides[1]);
-        for (int r = 0; r < R; r++) {
-            const int64_t at_block = (row + r) * k + b;
-            const __m512i all = _mm512_add_epi32(halves_joined(sums[r][0], sums[r][1]),
-                                                 _mm512_set1_epi32(scaled.start[at_block]));
-            const __m512 both = _mm512_mul_ps(of_weights, _mm512_set1_ps(scaled.scale[at_block]));
-            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), both, total[r]);
-        }
-    }
-    for (int r = 0; r < R; r++) {
-        _mm512_storeu_ps(c + r * ldc + column, total[r]);
-    }
-}
-
-template <typename Block>
-template <int R>
-void FoursOfK<Block>::few(float * c, int64_t ldc, const block_q8_K * rows, int64_t ldr, int64_t k,
-                          int64_t column, const Scaled<FoursOfK> & scaled, int64_t row) const {
-    const Block * from = first + column / 8 * ld;
-    const __m512i half = _mm512_set1_epi8(0x0f);
-    __m512 total[R];
-    for (int r = 0; r < R; r++) {
-        total[r] = _mm512_setzero_ps();
-    }
-    for (int64_t large = 0; large < k / Rows::OF_BLOCK; large++) {
-        const Block * sides[2] = {from + large, from + large + ld};
-        const Small small(sides[0], sides[1]);
-        for (int pair = 0; pair < Rows::OF_BLOCK; pair += 2) { // the halves of the same bytes
-            const int64_t b = large * Rows::OF_BLOCK + pair;
-            __m512i sums[2][R][2];
-            for (int r = 0; r < R; r++) {
-                for (int side = 0; side < 2; side++) {
-                    sums[0][r][side] = sums[1][r][side] = _mm512_setzero_si512();
-                }
-            }
-            for (int side = 0; side < 2; side++) {
-                const uint8_t * from_here = sides[side]->qs + 128 * pair;
-                ask(from_here + 2 * ld * sizeof(Block), 4 * 64); // of the next columns
-                for (int i = 0; i < 4; i++) {
-                    const __m512i bytes  = _mm512_loadu_si512(from_here + 64 * i);
-                    const __m512i lower  = _mm512_and_si512(bytes, half);
-                    const __m512i higher = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), half);
-                    for (int r = 0; r < R; r++) {
-                        const int8_t * values = Rows::values(rows + r * ldr, b) + 8 * i;
-                        sums[0][r][side] =
-                            _mm512_dpbusd_epi32(sums[0][r][side], lower, eight(values));
-                        sums[1][r][side] =
-                            _mm512_dpbusd_epi32(sums[1][r][side], higher, eight(values + BLOCK));
-                    }
-                }
-            }
-            for (int j = 0; j < 2; j++) {
-                const __m512 scale = small.scale_of(pair + j), least = small.least_of(pair + j);
-                for (int r = 0; r < R; r++) {
-                    const int64_t at = (row + r) * k + b + j;
-                    const __m512i all = halves_joined(sums[j][r][0], sums[j][r][1]);
-                    const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(scaled.scale[at]));
-                    total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), both, total[r]);
-                    total[r] = _mm512_fnmadd_ps(least, _mm512_set1_ps(scaled.sum[at]), total[r]);
-                }
-            }
-        }
-    }
-    for (int r = 0; r < R; r++) {
-        _mm512_storeu_ps(c + r * ldc + column, total[r]);
-    }
-}
 
 } // namespace ingot
