@@ -11,7 +11,7 @@ from app.batch.input.prompting import Prompting
 from app.batch.input.source import Shard, open_source
 from app.batch.interrupt import sigterm_as_ctrl_c
 from app.batch.journal.journal import journal_path
-from app.batch.report.figures import check_report, write_report
+from app.batch.report.figures import JobFigures, check_report, write_report
 from app.batch.report.progress import Progress
 from app.batch.runner import run_to_file, run_to_stdout
 from app.batch.schedule.engines import Count, JobPlan, parse_count, placements
@@ -76,9 +76,11 @@ def run_batch(
     as_json: bool = False,
     quiet: bool = False,
     write: Callable[[bytes], object] = console.emit_bytes,
+    to_file: Callable[..., JobFigures] = run_to_file,
 ) -> ExitCode:
     """Answer every row, and say what happens: as JSON lines on stdout, or as a bar and figures on
-    stderr unless ``quiet``. ``write`` takes the records of a job without an output file.
+    stderr unless ``quiet``. ``write`` takes the records of a job without an output file, and
+    ``to_file`` does one that has one.
 
     Raises IngotError; what was answered is in the journal then.
     """
@@ -177,7 +179,7 @@ def run_batch(
         if to_stdout:
             summary = run_to_stdout(plan, progress, write)
         else:
-            summary = run_to_file(plan, Path(str(output)), progress, asked=asked)
+            summary = to_file(plan, Path(str(output)), progress, asked=asked)
         if out.report is not None:
             to = str(output or "-")
             write_report(out.report, summary, settings, input=spec.input, output=to)

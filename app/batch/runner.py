@@ -1,7 +1,7 @@
 """A whole job: look at input and journal, answer what is missing, put the output in place."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,10 +28,15 @@ def run_to_file(
     out: Path,
     progress: Progress,
     hosted: Hosted | None = None,
+    *,
     asked: BatchSpec | None = None,
+    change: Callable[[Answer], Answer] | None = None,
+    only: Set[int] | None = None,
+    goes_on: bool = False,
 ) -> JobFigures:
-    """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``.
-    The journal notes what was ``asked`` of the command.
+    """Answer what the journal of ``out`` lacks, then publish ``out``, unless the job is ``hosted``,
+    or ``only`` for the rows of these indexes. The journal notes what was ``asked`` of the command,
+    and keeps what ``change`` makes of an answer. A part that ``goes_on`` says nothing of the input.
 
     Raises RequestError (input, output, changed settings), ModelError, OutOfMemoryError (also for a
     full disk). In each case what was answered is in the journal.
@@ -52,10 +57,13 @@ def run_to_file(
         journal.entries.keep_failures = spec.running.skip_failed
         with progress.doing("checking the input"):
             found = scan(source, journal.entries, strict=spec.rows.strict)
+        if only is not None:
+            found.narrow(only)
         form = _form(plan, out, found)
         if not anew:
             check_lost_settings(out, journal, found.reusable)
-        _tell(found, source, progress)
+        if not goes_on:
+            _tell(found, source, progress)
         streamed = UnorderedOutput(out, form, journal) if spec.out.unordered else None
 
         def begin() -> None:
@@ -75,6 +83,7 @@ def run_to_file(
                 streamed.settle(source, found.input_rows, errors=False)
 
         def deliver(row: Row, answer: Answer) -> None:
+            answer = answer if change is None else change(answer)
             journal.append(row.key, row.index, answer)
             if streamed is not None and answer.error is None:
                 streamed.put(row, answer)
@@ -86,7 +95,8 @@ def run_to_file(
 
         summary = _begun(plan, found)
         if found.pending:
-            progress.listeners.append(LeftNotes(journal).update)
+            notes = LeftNotes(journal).update
+            progress.listeners.append(notes)
             summary = run_engines(
                 plan,
                 found,
@@ -99,11 +109,12 @@ def run_to_file(
                 lengths=journal.lengths,
                 hosted=hosted,
             )
+            progress.listeners.remove(notes)  # the journal is not open for longer
             journal.sync()
             idle()
         else:
             begin()
-        if not summary.ended and hosted is None:
+        if not summary.ended and hosted is None and only is None:
             with progress.doing("writing the output"):
                 if streamed is not None:
                     published = streamed.settle(source, found.input_rows, errors=True)

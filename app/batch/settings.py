@@ -32,11 +32,12 @@ class JobSettings:
     task: str = "generate"  # what rows without a request ask for
     computing: Mapping[str, Any] | None = None  # what a reproducible job's last digits depend on
     adapters: Mapping[str, str] | None = None  # checksums by name
+    first: Mapping[str, Any] | None = None  # what the answers of a smaller model are kept by
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings of the journal's header, exactly as they are read back."""
         value: dict[str, Any] = json.loads(_canonical(asdict(self)))
-        for name in ("computing", "adapters", "rope"):
+        for name in ("computing", "adapters", "rope", "first"):
             if value[name] is None:
                 del value[name]
         for name in ("thinking", "think_tokens"):  # as in journals from before there were any
@@ -51,6 +52,7 @@ class JobSettings:
         decisive = self.as_json()
         del decisive["model"], decisive["runtime"]
         decisive.pop("adapters", None)  # each row's key has its own
+        decisive.pop("first", None)  # the answers of this model are the same
         decisive["sampling"] = _decisive(self.sampling)
         return hashlib.sha256(_canonical(decisive)).digest()
 

@@ -169,6 +169,26 @@ class RunningOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CascadeOptions:
+    """A smaller model that is asked first."""
+
+    panel: ClassVar = "Two models"
+    first: str | None = option(
+        None,
+        "A smaller model that answers every row first, named as MODEL is; MODEL answers the rows"
+        " that it is not sure of. How sure it must be is learned on rows that both answer.",
+        metavar="SMALL",
+    )
+    agree: float = option(
+        0.95,
+        "With --first: at least this share of the answers that it keeps is as MODEL's.",
+        min=0.5,
+        max=0.999,
+    )
+    confidence: float = option(0.99, "With --first: how certain that is.", min=0.5, max=0.9999)
+
+
+@dataclass(frozen=True, slots=True)
 class BatchSpec:
     """Relative paths are relative to the folder that the job runs in; ``input`` and ``output`` are
     - for standard input and output. ``test`` is a try with a few rows."""
@@ -211,6 +231,7 @@ class BatchSpec:
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     constraints: ConstraintOptions = field(default_factory=ConstraintOptions)
     samples: SampleOptions = field(default_factory=SampleOptions)
+    cascade: CascadeOptions = field(default_factory=CascadeOptions)
     rows: InputOptions = field(default_factory=InputOptions)
     out: OutputOptions = field(default_factory=OutputOptions)
     running: RunningOptions = field(default_factory=RunningOptions)

@@ -58,6 +58,8 @@ class Answer:
     reasoning: str | None = None  # the thought before the response
     finish_details: str | None = None  # IN_REASONING where the answer ended within its thought
     partial: str | None = None  # beside an error: what there was of the response
+    certainty: float | None = None  # of a job of two models: the probability of the whole answer,
+    answered_by: str | None = None  # and the smaller one's name where it is its answer
     created: float | None = None  # Unix seconds; OpenAI's bodies have it, flat records do not
 
     def to_json(self) -> JsonObject:
@@ -159,7 +161,8 @@ def _is_problem(value: Any) -> bool:
 
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(
-        ("response", "label", "finish_reason", "partial", "reasoning", "finish_details"), is_text
+        ("response label finish_reason partial reasoning finish_details answered_by".split()),
+        is_text,
     ),
     **dict.fromkeys(("scores", "logprobs", "choices", "tool_calls"), list_of({dict})),
     **dict.fromkeys(("best", "best_norm"), is_count),
@@ -171,6 +174,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "usage": _all_of(dict, is_count),
     "timings": _all_of(dict, lambda one: one is None or is_number(one)),
     "created": lambda found: is_number(found, 1e11),  # the year 5138
+    "certainty": lambda found: is_number(found, 1),
 }
 # What only the answers to some tasks have.
 TASK_NAMES: Mapping[str, frozenset[str]] = {

@@ -8,7 +8,7 @@ import itertools
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -58,6 +58,14 @@ class Places:
         self.indexes.append(index)
         self.lines.append(line)
         self.offsets.append(offset)
+
+    def among(self, indexes: Set[int]) -> Places:
+        """Those of the rows of these indexes."""
+        chosen = Places()
+        for place in zip(self.indexes, self.lines, self.offsets, strict=True):
+            if place[0] in indexes:
+                chosen.add(*place)
+        return chosen
 
     def __iter__(self) -> Iterator[Place]:
         return zip(self.lines, self.offsets, strict=True)

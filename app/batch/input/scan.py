@@ -1,6 +1,7 @@
 """First pass over the input, before any model is loaded: counts rows, finds invalid ones, and notes
 where the pending ones are."""
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -46,6 +47,7 @@ class InputScan:
     requests: int = 0  # lines of an OpenAI batch, those of other shards too
     reusable: int = 0  # answered already
     skipped: int = 0  # of the reusable ones: they stay failed
+    left_out: int = 0  # without an answer, but not to be asked now
     characters: int = 0  # of the pending rows' prompts
     places: dict[Priority, Places] = field(default_factory=dict)  # of the pending rows
     refused: RefusedRows = field(default_factory=RefusedRows)  # rows that are not valid
@@ -60,7 +62,7 @@ class InputScan:
     @property
     def pending(self) -> int:
         """Rows that the model has to answer."""
-        return self.rows - self.invalid - self.reusable
+        return self.rows - self.invalid - self.reusable - self.left_out
 
     @property
     def cached(self) -> int:
@@ -71,6 +73,13 @@ class InputScan:
     def failed(self) -> int:
         """Rows that have an error already, or ask nothing."""
         return self.invalid + self.skipped
+
+    def narrow(self, only: Set[int]) -> None:
+        """Leave out the pending rows whose indexes are not among these."""
+        before, places = self.pending, self.places
+        self.places = {priority: place.among(only) for priority, place in places.items()}
+        self.left_out += before - sum(len(place.indexes) for place in self.places.values())
+        self.characters = self.characters * self.pending // max(before, 1)
 
     def notes(self, name: str) -> list[str]:
         """Return messages on invalid rows of the input called ``name``, the first by line."""

@@ -158,7 +158,8 @@ def _body(row: Row, answer: Answer, form: RecordForm, name: str) -> JsonObject:
     # The answer to a plain row is a text completion where no chat template was used.
     chat = row.endpoint == "chat" if row.endpoint else not form.raw
     adapter = row.task.adapter
-    model = form.model if adapter is None else f"{form.model}:{adapter.name}"
+    model = answer.answered_by or form.model
+    model = model if adapter is None else f"{model}:{adapter.name}"
     return answer_body(answer, "chat" if chat else "completions", name, model)
 
 

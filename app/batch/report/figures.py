@@ -103,6 +103,39 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFigures:
+    """What the smaller of a job's two models did."""
+
+    model: str = ""
+    agree: float
+    confidence: float
+    sampled: int = 0  # rows that both have answered
+    threshold: float | None = None  # of certainty; None where none is high enough
+    tried: int = 0  # of the sampled rows, those that are as sure; of the surest tenth if none is
+    alike: int = 0  # of these, with the same answer from both
+    kept: int = 0  # rows whose answer is the smaller model's
+    saved_s: float | None = None  # by the time that this run took for a row; None where unknown
+
+    def line(self, rows: int, model: str) -> str:
+        """For people, at the end of a job of so many rows, most of them for ``model``."""
+        if not self.tried:
+            return f"{self.model} keeps no answer: there are too few rows to learn from"
+        both = f"{self.alike:,} of {self.tried:,} rows that both answered"
+        if self.threshold is None:
+            return f"{self.model} keeps no answer: of its surest, {both} were as {model}'s"
+        saved = ""
+        if self.saved_s is not None:
+            saved = (
+                f"; it saved {duration(self.saved_s)}" if self.saved_s > 0 else "; no time saved"
+            )
+        return (
+            f"{self.kept:,} of {rows:,} answers are {self.model}'s: of answers as sure, at least"
+            f" {100 * self.agree:g}% are as {model}'s, {100 * self.confidence:g}% certain"
+            f" ({both} were){saved}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
     """Figures of one run of a job. None: unknown, as where only the journal is known.
 
@@ -142,6 +175,7 @@ class JobFigures:
     engines: tuple[EngineFigures, ...] = ()  # if there are several
     energy: Energy | None = None  # of GPUs, where they tell
     advice: str | None = None  # what would have been faster
+    first: FirstFigures | None = None  # of a job of two models
     stats: EngineStats | None = None  # of the engines; None when no row needed them
     model: str = ""
     runtime: str = ""
@@ -154,6 +188,11 @@ class JobFigures:
     def done(self) -> int:
         """Rows that need nothing more."""
         return self.answered + self.failed
+
+    @property
+    def answered_here(self) -> int:
+        """Rows that this run answered."""
+        return self.answered - self.cached
 
     @property
     def unfinished(self) -> int:
@@ -213,7 +252,8 @@ class JobFigures:
         values["errors"] = dict(self.errors)
         values["engines"] = [engine.as_json() for engine in self.engines]
         values["energy"] = None if self.energy is None else asdict(self.energy)
-        return rounded(values, 3)
+        first = {} if self.first is None else {"first": asdict(self.first)}
+        return rounded(values, 3) | first
 
     @classmethod
     def from_end(cls, values: Fields) -> Self:
@@ -223,6 +263,8 @@ class JobFigures:
         known["engines"] = tuple(EngineFigures(**engine) for engine in values.get("engines", ()))
         if energy := values.get("energy"):
             known["energy"] = Energy(**{**energy, "gpus": tuple(energy["gpus"])})
+        if first := values.get("first"):
+            known["first"] = FirstFigures(**first)
         return cls(**known)
 
     def end_lines(self) -> list[str]:
@@ -243,6 +285,8 @@ class JobFigures:
                 f"decode {rate(self.decode_tps or 0.0)}, {rate(self.output_tps)} overall "
                 f"({self.slots} slots, {self.model} on {self.runtime})"
             )
+        if self.first is not None:
+            lines.append(self.first.line(self.rows, self.model))
         lines += [engine.line() for engine in self.engines]
         if self.energy is not None:
             lines.append(self.energy.line())

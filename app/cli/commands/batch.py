@@ -44,11 +44,13 @@ def batch(
         return spec
     if spec.input in WORDS:
         raise typer.Exit(_subcommand(command, spec, parts or [], as_json))
-    from app.batch.run import run_batch
-
     if parts:
         raise RequestError(f"give one IN and one OUT; {parts[0]} is one too many")
-    raise typer.Exit(run_batch(spec, as_json=as_json, quiet=quiet))
+    if spec.cascade.first is not None:
+        from app.batch.cascade import run_cascade as run
+    else:
+        from app.batch.run import run_batch as run
+    raise typer.Exit(run(spec, as_json=as_json, quiet=quiet))
 
 
 def _subcommand(
