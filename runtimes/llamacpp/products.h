@@ -8,10 +8,10 @@
 // column beside each other as VNNI wants them, and stays in the first cache while the rows go by.
 //
 // Few rows gain nothing from unpacked weights: they go through the weights as they lie, NARROW
-// columns at a time. Where the columns are no multiple of COLUMNS, llama.cpp's kernels take them. Blocks
-// are added in their order: a row's result does not depend on how many there are. Few rows in Q5_K
-// and Q6_K go through one column after the other, of any number; llama.cpp's tiles, which take more
-// rows, add in another order.
+// columns at a time. Where the columns are no multiple of COLUMNS, llama.cpp's kernels take them.
+// Blocks are added in their order: a row's result does not depend on how many there are. Few rows
+// in Q5_K and Q6_K go through one column after the other, of any number; llama.cpp's tiles, which
+// take more rows, add in another order.
 
 #pragma once
 

@@ -1,9 +1,10 @@
 // Unpacked weights, and products of rows with them, on processors with AVX2: strips_avx512.h for
 // those without.
 //
-// Without VNNI, bytes are multiplied in twos, whose sums of 16 bits saturate. So weights are
-// multiplied in parts of few bits, of which sums fit: all of a block in four bits (8 * 2 * 15 * 128
-// is below 2^15), half a block in five, and eight bits as two PLANES of four.
+// Without VNNI, bytes are multiplied in twos, whose sums of 16 bits saturate. Weights of few bits
+// are summed there: all of a block in four bits (8 * 2 * 15 * 128 is below 2^15), half a block in
+// five. Those of eight bits are multiplied without their signs, which the values get instead, and
+// each sum of two goes into 32 bits.
 
 #pragma once
 
@@ -15,76 +16,57 @@ constexpr int COLUMNS = 16; // two vectors
 constexpr int NARROW  = 8;  // of few rows
 constexpr int ROWS    = 3;  // whose sums stay in registers
 
+// How weights of so many bits are multiplied
+template <int BITS>
+struct Bits {
 #if defined(__AVXVNNI__)
-constexpr bool VNNI = true;
+    static constexpr bool VNNI = true;
 #else
-constexpr bool VNNI = false;
+    static constexpr bool VNNI = false;
 #endif
+    static constexpr bool SIGNED = BITS == 8 && !VNNI; // without an OFFSET
+    static constexpr int KEPT    = BITS == 5 && !VNNI ? STEPS / 2 : STEPS; // whose sums fit
 
-constexpr int planes(int bits) { return bits == 8 && !VNNI ? 2 : 1; }
+    // From weights + OFFSET
+    static __m256i kept(__m256i weights) {
+        return SIGNED ? _mm256_xor_si256(weights, _mm256_set1_epi8((char) 0x80)) : weights;
+    }
 
-// Adds the products of weights and values to sums, which `in_32_bits` are of four beside each other
-static inline __m256i added(__m256i sums, __m256i weights, __m256i values) {
+    static __m256i added(__m256i sums, __m256i weights, __m256i values) {
 #if defined(__AVXVNNI__)
-    return _mm256_dpbusd_avx_epi32(sums, weights, values);
+        return _mm256_dpbusd_avx_epi32(sums, weights, values);
 #else
-    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(weights, values));
+        if (!SIGNED) {
+            return _mm256_add_epi16(sums, _mm256_maddubs_epi16(weights, values));
+        }
+        const __m256i twos =
+            _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(values, weights));
+        return _mm256_add_epi32(sums, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
 #endif
-}
+    }
 
-static inline __m256i in_32_bits(__m256i sums) {
-    return VNNI ? sums : _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-}
+    static __m256i in_32_bits(__m256i sums) {
+        return VNNI || SIGNED ? sums : _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+    }
 
-// Weights of COLUMNS columns in up to BLOCKS blocks, of a plane of eight columns or of one of both
-// planes' halves beside each other: (weights - OFFSET) * scale - least
-template <int PLANES>
+    // What a sum begins with
+    static __m256i begin(int32_t start) { return _mm256_set1_epi32(SIGNED ? 0 : start); }
+};
+
+// Weights of COLUMNS columns in up to BLOCKS blocks: (weights - OFFSET) * scale - least
 struct Strip {
-    alignas(32) uint8_t weights[BLOCKS][PLANES][STEPS][2][32];
+    alignas(32) uint8_t weights[BLOCKS][STEPS][COLUMNS][4];
     alignas(32) float scale[BLOCKS][COLUMNS];
     alignas(32) float least[BLOCKS][COLUMNS];
 
     // Four weights of each of the eight columns on one side
     void put(int b, int side, int step, __m256i four) {
-        if (PLANES == 1) {
-            _mm256_store_si256((__m256i *) weights[b][0][step][side], four);
-        } else {
-            _mm256_store_si256((__m256i *) weights[b][side][step][0], half_bytes(four));
-            _mm256_store_si256((__m256i *) weights[b][side][step][1], higher_halves(four));
-        }
+        _mm256_store_si256((__m256i *) weights[b][step][8 * side], four);
     }
 };
 
-template <typename Weights>
-using StripOf = Strip<planes(Weights::BITS)>;
-
-static inline __m256i of_planes(__m256i lower, __m256i higher) {
-    return _mm256_add_epi32(in_32_bits(lower),
-                            _mm256_madd_epi16(higher, _mm256_set1_epi16(16)));
-}
-
-// Sums of products, of each plane
-template <int PLANES>
-struct Sums {
-    __m256i of[PLANES];
-
-    Sums() {
-        for (auto & one : of) {
-            one = _mm256_setzero_si256();
-        }
-    }
-
-    void add(__m256i weights, __m256i values) {
-        of[0] = added(of[0], PLANES == 1 ? weights : half_bytes(weights), values);
-        if (PLANES == 2) {
-            of[PLANES - 1] = added(of[PLANES - 1], higher_halves(weights), values);
-        }
-    }
-
-    __m256i all() const {
-        return PLANES == 1 ? in_32_bits(of[0]) : of_planes(of[0], of[PLANES - 1]);
-    }
-};
+template <typename>
+using StripOf = Strip;
 
 // Weights column after column, `ld` blocks apart
 template <typename Kind>
@@ -92,11 +74,27 @@ struct Plain {
     typedef typename Kind::Rows Rows;
     typedef typename Kind::Block Block;
     static constexpr int OFFSET = Kind::OFFSET, BITS = Kind::BITS;
-    static constexpr int FEW = planes(BITS) == 2 ? 32 : BITS == 4 ? 4 : 8; // too few for strips
+    static constexpr int FEW = BITS == 4 ? 4 : 8; // too few for strips
     static constexpr bool LEAST = Kind::LEAST;
 
     const Block * first;
     int64_t ld;
+
+    // Of eight columns' blocks; a vector that is read from where its parts were written must wait
+    template <typename Half>
+    static __m256 scales_of(const Block * from, int64_t ld, const Half & half) {
+        return _mm256_cvtph_ps(_mm_setr_epi16(
+            half(from[0]), half(from[ld]), half(from[2 * ld]), half(from[3 * ld]),
+            half(from[4 * ld]), half(from[5 * ld]), half(from[6 * ld]), half(from[7 * ld])));
+    }
+
+    static __m256 scale_of(const Block * from, int64_t ld) {
+        return scales_of(from, ld, [](const Block & one) { return (int16_t) half_of(&one); });
+    }
+
+    static __m256 least_of(const Block * from, int64_t ld) {
+        return scales_of(from, ld, [](const Block & one) { return (int16_t) Kind::least(one); });
+    }
 
     // Eight columns of a block: a transpose of 8 x 8 groups of four weights
     static void transpose(__m256i * columns) {
@@ -121,36 +119,22 @@ struct Plain {
         for (int b = 0; b < blocks; b++) {
             for (int side = 0; side < 2; side++) {
                 const Block * from = first + (column + 8 * side) * ld + at + b;
-                alignas(16) ggml_half halves[8], least[8];
                 __m256i columns[8];
                 for (int c = 0; c < 8; c++) {
                     const Block & one = from[c * ld];
                     columns[c] = Kind::weights(one);
-                    halves[c]  = half_of(&one);
-                    least[c]   = LEAST ? Kind::least(one) : 0;
                     __builtin_prefetch(&one + BLOCKS, 0, 2);
                 }
                 transpose(columns);
                 for (int i = 0; i < STEPS; i++) {
-                    to.put(b, side, i, columns[i]);
+                    to.put(b, side, i, Bits<BITS>::kept(columns[i]));
                 }
-                _mm256_store_ps(to.scale[b] + 8 * side, scales(halves));
+                _mm256_store_ps(to.scale[b] + 8 * side, scale_of(from, ld));
                 if (LEAST) {
-                    _mm256_store_ps(to.least[b] + 8 * side, scales(least));
+                    _mm256_store_ps(to.least[b] + 8 * side, least_of(from, ld));
                 }
             }
         }
-    }
-
-    // The products of a row's block with a column's: of four weights in each lane
-    static __m256i multiplied(__m256i weights, __m256i values) {
-        if (planes(BITS) == 2) { // whole bytes: with the values' signs, no sum saturates
-            const __m256i offset = _mm256_set1_epi8((char) OFFSET);
-            const __m256i with_sign = _mm256_xor_si256(weights, offset);
-            values  = _mm256_sign_epi8(values, with_sign);
-            weights = _mm256_abs_epi8(with_sign);
-        }
-        return in_32_bits(added(_mm256_setzero_si256(), weights, values));
     }
 
     // Sums of eight columns
@@ -175,28 +159,27 @@ struct Plain {
         }
         for (int64_t b = 0; b < k; b++) {
             __m256i parts[R][8];
-            alignas(16) ggml_half halves[8], least[8];
             for (int i = 0; i < 8; i++) {
                 const Block & one = from[i * ld + b];
-                const __m256i weights = Kind::weights(one);
-                halves[i] = half_of(&one);
-                least[i]  = LEAST ? Kind::least(one) : 0;
+                const __m256i weights = Bits<BITS>::kept(Kind::weights(one));
                 __builtin_prefetch(&one + 8 * ld, 0, 2);
                 for (int r = 0; r < R; r++) {
                     const auto * values = (const __m256i *) rows[r * ldr + b].qs;
-                    parts[r][i] = multiplied(weights, _mm256_loadu_si256(values));
+                    parts[r][i] = Bits<BITS>::in_32_bits(Bits<BITS>::added(
+                        _mm256_setzero_si256(), weights, _mm256_loadu_si256(values)));
                 }
             }
-            const __m256 of_weights = scales(halves);
+            const __m256 of_weights = scale_of(from + b, ld);
+            const __m256 least = LEAST ? least_of(from + b, ld) : _mm256_setzero_ps();
             for (int r = 0; r < R; r++) {
                 const int64_t at = (row + r) * k + b;
-                const int start = planes(BITS) == 2 ? 0 : scaled.start[at];
-                const __m256i all = _mm256_add_epi32(joined(parts[r]), _mm256_set1_epi32(start));
+                const __m256i all =
+                    _mm256_add_epi32(joined(parts[r]), Bits<BITS>::begin(scaled.start[at]));
                 const __m256 both = _mm256_mul_ps(of_weights, _mm256_set1_ps(scaled.scale[at]));
                 total[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(all), both, total[r]);
                 if (LEAST) {
-                    total[r] = _mm256_fnmadd_ps(scales(least), _mm256_set1_ps(scaled.sum[at]),
-                                                total[r]);
+                    total[r] =
+                        _mm256_fnmadd_ps(least, _mm256_set1_ps(scaled.sum[at]), total[r]);
                 }
             }
         }
@@ -254,7 +237,7 @@ struct Halves {
                 ask(one + BLOCKS, sizeof(Block));
                 for (int i = 0; i < 2; i++) {
                     unpack_halves<Codes>(one->qs + 64 * i, [&](int step, int half, __m256i four) {
-                        to.put(b, side, 2 * i + step + half * STEPS / 2, four);
+                        to.put(b, side, 2 * i + step + half * STEPS / 2, Bits<BITS>::kept(four));
                     });
                 }
                 _mm256_store_ps(to.scale[b] + 8 * side, Codes::scales_of(one));
@@ -276,27 +259,28 @@ struct Halves {
             ask(block + ld, sizeof(Block)); // of the next columns
             __m256i sides[2][R];
             for (int side = 0; side < 2; side++) {
-                Sums<planes(BITS)> sums[R];
+                __m256i * sums = sides[side];
+                std::fill(sums, sums + R, _mm256_setzero_si256());
                 for (int i = 0; i < 2; i++) {
                     const auto * bytes = (const __m256i *) (block->qs + 64 * i + 32 * side);
                     const __m256i both = _mm256_xor_si256(_mm256_loadu_si256(bytes), turned);
-                    const __m256i lower  = Codes::weights(half_bytes(both));
-                    const __m256i higher = Codes::weights(higher_halves(both));
+                    const __m256i lower  = Bits<BITS>::kept(Codes::weights(half_bytes(both)));
+                    const __m256i higher = Bits<BITS>::kept(Codes::weights(higher_halves(both)));
                     for (int r = 0; r < R; r++) {
                         const int8_t * values = rows[r * ldr + b].qs + 8 * i;
-                        sums[r].add(lower, eight(values));
-                        sums[r].add(higher, eight(values + BLOCK / 2));
+                        sums[r] = Bits<BITS>::added(sums[r], lower, eight(values));
+                        sums[r] = Bits<BITS>::added(sums[r], higher, eight(values + BLOCK / 2));
                     }
                 }
                 for (int r = 0; r < R; r++) {
-                    sides[side][r] = sums[r].all();
+                    sums[r] = Bits<BITS>::in_32_bits(sums[r]);
                 }
             }
             const __m256 of_weights = Codes::scales_of(block);
             for (int r = 0; r < R; r++) {
                 const int64_t at = (row + r) * k + b;
                 const __m256i all = _mm256_add_epi32(halves_joined(sides[0][r], sides[1][r]),
-                                                     _mm256_set1_epi32(scaled.start[at]));
+                                                     Bits<BITS>::begin(scaled.start[at]));
                 const __m256 both = _mm256_mul_ps(of_weights, _mm256_set1_ps(scaled.scale[at]));
                 total[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(all), both, total[r]);
             }
@@ -379,20 +363,24 @@ struct FoursOfK {
                 ask(bytes + ld * sizeof(Block), 4 * 64); // of the next columns
                 __m256i sides[2][2][R];
                 for (int side = 0; side < 2; side++) {
-                    Sums<1> sums[2][R];
+                    __m256i sums[2][R];
+                    for (int r = 0; r < R; r++) {
+                        sums[0][r] = sums[1][r] = _mm256_setzero_si256();
+                    }
                     for (int i = 0; i < 4; i++) {
                         const __m256i both = _mm256_loadu_si256(
                             (const __m256i *) (bytes + 64 * i + 32 * side));
                         const __m256i lower = half_bytes(both), higher = higher_halves(both);
                         for (int r = 0; r < R; r++) {
                             const int8_t * values = Rows::values(rows + r * ldr, b) + 8 * i;
-                            sums[0][r].add(lower, eight(values));
-                            sums[1][r].add(higher, eight(values + BLOCK));
+                            sums[0][r] = Bits<BITS>::added(sums[0][r], lower, eight(values));
+                            sums[1][r] =
+                                Bits<BITS>::added(sums[1][r], higher, eight(values + BLOCK));
                         }
                     }
                     for (int r = 0; r < R; r++) {
-                        sides[0][side][r] = sums[0][r].all();
-                        sides[1][side][r] = sums[1][r].all();
+                        sides[0][side][r] = Bits<BITS>::in_32_bits(sums[0][r]);
+                        sides[1][side][r] = Bits<BITS>::in_32_bits(sums[1][r]);
                     }
                 }
                 for (int j = 0; j < 2; j++) {
@@ -419,8 +407,7 @@ template <int R, typename Weights>
 static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows::Block * rows,
                             int64_t ld, const Scaled<Weights> & scaled, int64_t first, int64_t k,
                             const StripOf<Weights> & strip, int64_t at, int blocks) {
-    constexpr int PLANES = planes(Weights::BITS);
-    constexpr int KEPT   = Weights::BITS == 5 && !VNNI ? STEPS / 2 : STEPS; // whose sums fit
+    typedef Bits<Weights::BITS> Way;
     __m256 total[R][2];
     for (int r = 0; r < R; r++) {
         for (int v = 0; v < 2; v++) {
@@ -434,35 +421,28 @@ static inline void multiply(float * c, int64_t ldc, const typename Weights::Rows
         const int8_t * values = Weights::Rows::values(rows, at + b);
         __m256i sums[R][2];
         for (int r = 0; r < R; r++) {
-            sums[r][0] = sums[r][1] =
-                Weights::OFFSET ? _mm256_set1_epi32(start[r * k + b]) : _mm256_setzero_si256();
+            sums[r][0] = sums[r][1] = Way::begin(Weights::OFFSET ? start[r * k + b] : 0);
         }
-        for (int part = 0; part < PLANES * STEPS / KEPT; part++) {
-            const int side = PLANES == 2 ? part : 0, begin = PLANES == 2 ? 0 : part * KEPT;
+        for (int begin = 0; begin < STEPS; begin += Way::KEPT) {
             __m256i small[R][2];
             for (int r = 0; r < R; r++) {
                 small[r][0] = small[r][1] = _mm256_setzero_si256();
             }
             _Pragma("GCC unroll 2") // else compilers keep all products, and sum them at the end
-            for (int i = begin; i < begin + KEPT; i++) {
-                const auto * both = (const __m256i *) strip.weights[b][side][i];
+            for (int i = begin; i < begin + Way::KEPT; i++) {
+                const auto * both = (const __m256i *) strip.weights[b][i];
                 const __m256i early = _mm256_load_si256(both), late = _mm256_load_si256(both + 1);
                 for (int r = 0; r < R; r++) {
                     int32_t four;
                     memcpy(&four, values + r * ld * sizeof(*rows) + 4 * i, 4);
                     const __m256i all = _mm256_set1_epi32(four);
-                    small[r][0] = added(small[r][0], early, all);
-                    small[r][1] = added(small[r][1], late, all);
+                    small[r][0] = Way::added(small[r][0], early, all);
+                    small[r][1] = Way::added(small[r][1], late, all);
                 }
             }
             for (int r = 0; r < R; r++) {
-                if (PLANES == 2) {
-                    sums[r][side] =
-                        _mm256_add_epi32(sums[r][side], of_planes(small[r][0], small[r][1]));
-                    continue;
-                }
                 for (int v = 0; v < 2; v++) {
-                    sums[r][v] = _mm256_add_epi32(sums[r][v], in_32_bits(small[r][v]));
+                    sums[r][v] = _mm256_add_epi32(sums[r][v], Way::in_32_bits(small[r][v]));
                 }
             }
         }
