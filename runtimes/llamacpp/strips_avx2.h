@@ -1,5 +1,4 @@
-// Unpacked weights, and products of rows with them, on processors with AVX2: strips_avx512.h for
-// those without.
+// What strips_avx512.h has, for processors with AVX2 that lack AVX-512: eight columns a vector.
 //
 // Without VNNI, bytes are multiplied in twos, whose sums of 16 bits saturate. Weights of few bits
 // are summed there: all of a block in four bits (8 * 2 * 15 * 128 is below 2^15), half a block in
