@@ -79,21 +79,33 @@ struct Plain {
     const Block * first;
     int64_t ld;
 
-    // Of eight columns' blocks; a vector that is read from where its parts were written must wait
-    template <typename Half>
-    static __m256 scales_of(const Block * from, int64_t ld, const Half & half) {
-        return _mm256_cvtph_ps(_mm_setr_epi16(
-            half(from[0]), half(from[ld]), half(from[2 * ld]), half(from[3 * ld]),
-            half(from[4 * ld]), half(from[5 * ld]), half(from[6 * ld]), half(from[7 * ld])));
-    }
+    // Of eight columns' blocks, whose halves are put together in registers: a vector that is read
+    // from where its parts were written has to wait for them
+    struct Scales {
+        __m256 scale, least;
 
-    static __m256 scale_of(const Block * from, int64_t ld) {
-        return scales_of(from, ld, [](const Block & one) { return (int16_t) half_of(&one); });
-    }
-
-    static __m256 least_of(const Block * from, int64_t ld) {
-        return scales_of(from, ld, [](const Block & one) { return (int16_t) Kind::least(one); });
-    }
+        Scales(const Block * from, int64_t ld) : scale(), least() {
+            const auto half = [&](int c) { return (int16_t) half_of(from + c * ld); };
+            const auto both = [&](int c) {
+                int32_t found;
+                memcpy(&found, from + c * ld, sizeof(found));
+                return found;
+            };
+            if (!LEAST) {
+                scale = _mm256_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), half(4),
+                                                       half(5), half(6), half(7)));
+                return;
+            }
+            const __m256i all = _mm256_setr_epi32(both(0), both(1), both(2), both(3), both(4),
+                                                  both(5), both(6), both(7));
+            const __m256i apart = _mm256_permute4x64_epi64(
+                _mm256_packus_epi32(_mm256_and_si256(all, _mm256_set1_epi32(0xffff)),
+                                    _mm256_srli_epi32(all, 16)),
+                0xd8);
+            scale = _mm256_cvtph_ps(_mm256_castsi256_si128(apart));
+            least = -_mm256_cvtph_ps(_mm256_extracti128_si256(apart, 1));
+        }
+    };
 
     // Eight columns of a block: a transpose of 8 x 8 groups of four weights
     static void transpose(__m256i * columns) {
@@ -128,9 +140,10 @@ struct Plain {
                 for (int i = 0; i < STEPS; i++) {
                     to.put(b, side, i, Bits<BITS>::kept(columns[i]));
                 }
-                _mm256_store_ps(to.scale[b] + 8 * side, scale_of(from, ld));
+                const Scales scales(from, ld);
+                _mm256_store_ps(to.scale[b] + 8 * side, scales.scale);
                 if (LEAST) {
-                    _mm256_store_ps(to.least[b] + 8 * side, least_of(from, ld));
+                    _mm256_store_ps(to.least[b] + 8 * side, scales.least);
                 }
             }
         }
@@ -168,17 +181,16 @@ struct Plain {
                         _mm256_setzero_si256(), weights, _mm256_loadu_si256(values)));
                 }
             }
-            const __m256 of_weights = scale_of(from + b, ld);
-            const __m256 least = LEAST ? least_of(from + b, ld) : _mm256_setzero_ps();
+            const Scales scales(from + b, ld);
             for (int r = 0; r < R; r++) {
                 const int64_t at = (row + r) * k + b;
                 const __m256i all =
                     _mm256_add_epi32(joined(parts[r]), Bits<BITS>::begin(scaled.start[at]));
-                const __m256 both = _mm256_mul_ps(of_weights, _mm256_set1_ps(scaled.scale[at]));
+                const __m256 both = _mm256_mul_ps(scales.scale, _mm256_set1_ps(scaled.scale[at]));
                 total[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(all), both, total[r]);
                 if (LEAST) {
-                    total[r] =
-                        _mm256_fnmadd_ps(least, _mm256_set1_ps(scaled.sum[at]), total[r]);
+                    total[r] = _mm256_fnmadd_ps(scales.least, _mm256_set1_ps(scaled.sum[at]),
+                                                total[r]);
                 }
             }
         }
