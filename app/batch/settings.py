@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -123,6 +123,8 @@ def _whole(settings: Fields) -> JsonObject:
 
 def differences(before: Fields, now: JobSettings) -> list[str]:
     """Return the settings that changed since a journal was begun, a line for each."""
+    if before.get("first") is None:  # answers of the larger model alone are as good
+        now = replace(now, first=None)
     old, new = _flat(_whole(before)), _flat(now.as_json())
     if old.get("fingerprint") == new.get("fingerprint"):
         # The same file under another name gives the same answers.

@@ -74,6 +74,7 @@ def test_every_row_has_the_answer_of_one_of_both(pair: Batch, pebble_built: Path
     computed = pair.computed
     assert pair.end(*small(pebble_built), code=1)["first"] == first | {"saved_s": None}
     assert set(pair.computed[len(computed) :]) == {40}  # the long row is tried again
+    assert "first.agree: 0.7 -> none" in pair(*FLAGS[:4], code=2).stderr
     other = [*small(pebble_built), "--agree", "0.6"]
     assert "first.agree: 0.7 -> 0.6" in pair(*other, code=2).stderr
     assert pair.records == records
@@ -98,6 +99,15 @@ def test_a_job_that_was_killed_goes_on_with_either_model(
             lines = read_rows(journal_path(path))
             done = [line["index"] for line in lines if line.get("ok")]
             assert len(done) == len(set(done)) == ROWS - 2
+
+
+def test_a_job_of_the_larger_model_goes_on_with_both(pair: Batch, pebble_built: Path) -> None:
+    pair("-q", *FLAGS[:4], "--limit", "20", code=1)
+    before = texts(pair.records)
+    pair("-q", *small(pebble_built), code=1)
+    assert texts(pair.records)[:20] == before
+    assert 0 < sum("answered_by" in record for record in pair.records[20:])
+    assert not any("answered_by" in record for record in pair.records[:20])
 
 
 def test_openai_batches_and_labels(pair: Batch, pebble_built: Path) -> None:
