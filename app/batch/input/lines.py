@@ -60,7 +60,7 @@ class Places:
         self.offsets.append(offset)
 
     def among(self, indexes: Set[int]) -> Places:
-        """Those of the rows of these indexes."""
+        """Choose the places of the rows of these indexes."""
         chosen = Places()
         for place in zip(self.indexes, self.lines, self.offsets, strict=True):
             if place[0] in indexes:

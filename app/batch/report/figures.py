@@ -104,7 +104,7 @@ class Energy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFigures:
-    """What the smaller of a job's two models did."""
+    """Work of the smaller of a job's two models."""
 
     model: str = ""
     agree: float

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batch.spec import WORDS, BatchSpec, spec_from
-from app.cli.batch_arguments import arguments_of, batch_spec
+from app.cli.commands.batch import arguments_of, batch_spec
 from app.exitcodes import ExitCode
 from app.here import same_file
 from runtimes.errors import RequestError

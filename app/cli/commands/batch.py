@@ -2,13 +2,14 @@
 embed`: vectors of texts."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
-from app.batch.spec import WORDS, BatchSpec
+from app.batch.spec import WORDS, BatchSpec, said
 from app.cli.options import MODEL, with_groups
 from app.console import emit, note
 from app.exitcodes import ExitCode
@@ -40,7 +41,7 @@ def batch(
     `ingot batch status OUT` shows how far a job is, also while it runs. `ingot batch merge OUT
     PART...` joins the outputs of --shard. For a file named status or merge, write ./status.
     """
-    if command.obj is BatchSpec:  # app.cli.batch_arguments wants to know what was said, no more
+    if command.obj is BatchSpec:  # batch_spec wants to know what was said, no more
         return spec
     if spec.input in WORDS:
         raise typer.Exit(_subcommand(command, spec, parts or [], as_json))
@@ -132,3 +133,40 @@ def embed(
         form = "npy" if output is not None and output.suffix.lower() == ".npy" else "jsonl"
     job = EmbedJob(model, tuple(texts or ()), source, field, dimensions, output, form, options)
     raise typer.Exit(run_embed(job, quiet=quiet))
+
+
+# What a job's command line says, and the one that says a job
+
+
+@lru_cache(maxsize=64)
+def batch_spec(arguments: tuple[str, ...]) -> BatchSpec | None:
+    """Parse the arguments after `ingot batch`; None when the command would refuse them."""
+    try:
+        spec = _command().main(list(arguments), "batch", standalone_mode=False, obj=BatchSpec)
+    except typer.TyperException:
+        return None
+    return spec if isinstance(spec, BatchSpec) else None
+
+
+def arguments_of(spec: BatchSpec) -> Iterator[str]:
+    """The arguments after `ingot batch` of a job with an output; what is as it would be anyway is
+    not said."""
+    values, usual = dict(said(spec)), dict(said(BatchSpec(spec.input, spec.output)))
+    yield from (spec.input, str(spec.output))
+    for param in _command().params:
+        value = values.get(param.name)
+        if value is None or value == usual[param.name]:
+            continue
+        if isinstance(value, bool):
+            yield (param.opts if value else param.secondary_opts)[0]
+        else:
+            name = max(param.opts, key=len)
+            yield from (f"{name}={v}" for v in (value if isinstance(value, list) else [value]))
+
+
+@cache
+def _command() -> Any:
+    """The command by itself; help is not for a program that only reads what another was told."""
+    alone = typer.Typer(add_completion=False)
+    alone.command(add_help_option=False)(batch)
+    return typer.main.get_command(alone)

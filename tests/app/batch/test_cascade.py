@@ -174,7 +174,8 @@ def test_what_either_model_cannot_do_is_found_before_both(pair: Batch, pebble_bu
 def test_a_model_that_is_not_right_where_it_is_sure() -> None:
     """The larger one answers all rows."""
     pairs = [(n / 300, n % 3 > 0) for n in range(300)]
-    found = learn([certainty for certainty, _ in pairs], pairs, CascadeOptions("small"))
+    sure = np.array([certainty for certainty, _ in pairs])
+    found = learn(sure, pairs, CascadeOptions("small"))
     assert (found.threshold, found.tried, found.alike) == (None, 30, 20)
     told = replace(found, model="small.gguf").line(900, "large.gguf")
     assert told == (
@@ -191,7 +192,7 @@ def test_the_bound_holds_as_often_as_it_says() -> None:
     for _ in range(jobs):
         sure = dice.random(1_500)
         same = dice.random(1_500) < 0.75 + 0.25 * sure
-        chosen = sorted(sample(range(1_500), fewest_for(0.9, 0.9)))
+        chosen = sorted(sample(np.arange(1_500, dtype=np.uint64), fewest_for(0.9, 0.9)))
         found = learn(sure, [(sure[n], bool(same[n])) for n in chosen], asked)
         if found.threshold is not None:
             kept += 1
@@ -211,11 +212,12 @@ def test_the_binomial_tail(count: int, trials: int) -> None:
 
 
 def test_a_larger_input_keeps_its_sample() -> None:
-    before, after = sample(range(600), 10), sample(range(700), 10)
+    rows = np.arange(700, dtype=np.uint64)
+    before, after = sample(rows[:600], 10), sample(rows, 10)
     assert len(before) == 200
     assert len(after) == 233
     assert len(before - after) < 30  # others have come before them
-    assert sample(range(600), 201) == frozenset()
+    assert sample(rows[:600], 201) == frozenset()
 
 
 def test_answers_that_are_alike() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from app.batch.spec import BatchSpec, said, spec_from, spec_json
-from app.cli.batch_arguments import arguments_of, batch_spec
+from app.cli.commands.batch import arguments_of, batch_spec
 
 USUAL = BatchSpec("in", "out")
 OTHER = {int: 9, float: 0.1234567, str: "- two\n'quoted' = so", Path: Path("a b")}
