@@ -106,7 +106,14 @@ def _ask_both(
     first, answered = _ask_first(plan, out, quiet=quiet)
     kept_by = {"model": first.model, "agree": cascade.agree, "confidence": cascade.confidence}
     if first.ended:
-        return JobFigures(rows=first.rows, slots=first.slots, ended=first.ended)
+        return JobFigures(
+            rows=first.rows,
+            slots=0,
+            memory_bytes=0,
+            prefill_tps=0.0,
+            decode_tps=0.0,
+            ended=first.ended,
+        )
     if not quiet:
         console.note(f"then: {plan.settings.model}")
     plan = replace(plan, settings=replace(plan.settings, first=kept_by))

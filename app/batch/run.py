@@ -187,7 +187,7 @@ def run_batch(
         if not quiet:
             for line in summary.end_lines():
                 console.note(line)
-            if not to_stdout and not summary.slots:
+            if not (to_stdout or summary.slots or summary.ended):
                 console.note(f"{output} is up to date: no row needed the model")
         if summary.ended is not None and not to_stdout:
             console.note("stopped early; the same command resumes from here")
