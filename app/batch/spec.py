@@ -182,10 +182,10 @@ class CascadeOptions:
     agree: float = option(
         0.95,
         "With --first: at least this share of the answers that it keeps is as MODEL's.",
-        min=0.5,
+        min=0.01,
         max=0.999,
     )
-    confidence: float = option(0.99, "With --first: how certain that is.", min=0.5, max=0.9999)
+    confidence: float = option(0.99, "With --first: how certain that is.", min=0.01, max=0.9999)
 
 
 @dataclass(frozen=True, slots=True)
