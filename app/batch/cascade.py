@@ -20,7 +20,7 @@ import math
 import time
 from array import array
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from app.batch.journal.journal import Journal, Matcher, journal_path, short_key
 from app.batch.report.figures import FirstFigures, JobFigures
 from app.batch.report.progress import Progress
 from app.batch.run import run_batch
-from app.batch.runner import check_out, run_to_file
+from app.batch.runner import check_out, check_settings, run_to_file
 from app.batch.schedule.engines import JobPlan
 from app.batch.spec import BatchSpec, CascadeOptions, OutputOptions, SampleOptions
 from app.exitcodes import ExitCode
@@ -103,7 +103,8 @@ def _ask_both(
     """The larger model's job, once the smaller one has had the rows: answer a sample, keep what the
     smaller model is sure of, answer the rest."""
     cascade, begun = plan.spec.cascade, time.monotonic()
-    first, answered = _ask_first(plan, out, quiet=quiet)
+    given = _FirstAnswers(plan.source, first_path(out), plan.source.stamp())
+    first = _ask_first(plan, out, quiet=quiet)
     kept_by = {"model": first.model, "agree": cascade.agree, "confidence": cascade.confidence}
     if first.ended:
         return JobFigures(
@@ -121,31 +122,36 @@ def _ask_both(
         left = max(most - (time.monotonic() - begun), 0.001)
         running = replace(plan.spec.running, max_time=left)
         plan = replace(plan, spec=replace(plan.spec, running=running))
-    able, sure = _certainties(plan.source, answered)
+    able, sure = given.certainties()
     chosen = sample(able, fewest_for(cascade.agree, cascade.confidence))
     learning = run_to_file(plan, out, progress, asked=asked, only=chosen)
     if learning.ended:
         return learning
     plan = replace(plan, spec=replace(plan.spec, fresh=False, force=False))
     with Journal(journal_path(out)) as journal, progress.doing("comparing answers"):
-        pairs = list(_sampled(plan.source, journal, answered, chosen))
+        pairs = list(_sampled(given, journal, chosen))
         figures = replace(learn(sure, pairs, cascade), model=first.model)
         if figures.threshold is not None:
-            kept = _keep(plan.source, journal, answered, chosen, figures)
+            kept = _keep(given, journal, chosen, figures)
             figures = replace(figures, kept=kept)
     rest = run_to_file(plan, out, progress, asked=asked, goes_on=True)
     return _both(first, learning, rest, figures)
 
 
-def _ask_first(plan: JobPlan, out: Path, *, quiet: bool) -> tuple[JobFigures, Path]:
-    """Do the smaller model's job, unless the larger one's would be refused; return its output,
-    too."""
-    spec, first_out = plan.spec, first_path(out)
+def _ask_first(plan: JobPlan, out: Path, *, quiet: bool) -> JobFigures:
+    """Do the smaller model's job, unless the larger one's would be refused."""
+    spec = plan.spec
     check_out(out, plan.source, replace=spec.fresh)
+    if not (spec.fresh or spec.force):
+        with Journal(journal_path(out)) as journal:  # all but which model is the smaller one
+            before = (journal.settings or {}).get("first")
+            bound = {"agree": spec.cascade.agree, "confidence": spec.cascade.confidence}
+            same = {**before, **bound} if isinstance(before, dict) else None
+            check_settings(out, journal, replace(plan.settings, first=same))
     small = replace(
         spec,
         model=spec.cascade.first,
-        output=str(first_out),
+        output=str(first_path(out)),
         cascade=CascadeOptions(),
         samples=SampleOptions(logprobs=spec.rows.task == "generate"),
         out=OutputOptions(format="jsonl", input_fields=False, shard=spec.out.shard),
@@ -161,7 +167,7 @@ def _ask_first(plan: JobPlan, out: Path, *, quiet: bool) -> tuple[JobFigures, Pa
     if not quiet:
         console.note(f"first: {spec.cascade.first}")
     run_batch(small, quiet=quiet, to_file=ask)
-    return found[-1], first_out
+    return found[-1]
 
 
 def _both(
@@ -189,31 +195,45 @@ def _both(
     )
 
 
-def _first_answers(source: Source, path: Path) -> Iterator[tuple[Row, Answer]]:
-    """The valid rows, and the smaller model's answers, which ``path`` has in the same order."""
-    with path.open("rb") as file:
+@dataclass(frozen=True, slots=True)
+class _FirstAnswers:
+    """The smaller model's output ``path``, with the rows of the input as it was at ``stamp``."""
+
+    source: Source
+    path: Path
+    stamp: str
+
+    def rows(self) -> Iterator[tuple[Row, Answer]]:
+        """The valid rows and their answers. Raises RequestError when the input is another now, so
+        that no row gets another one's answer."""
         record: JsonObject = {"index": -1}
-        for row in source.rows():
-            while record["index"] < row.index:
-                record = json.loads(next(file))
-            if row.problem is None:
-                answer, own = Answer.from_json(record), row.task.sampling
-                if own is not None and own.logprobs:  # which are not kept
-                    answer = replace(answer, certainty=None)
-                yield row, answer
+        with self.path.open("rb") as file:
+            for row in self.source.rows():
+                while record["index"] < row.index:
+                    line = next(file, None)
+                    if line is None or (record["index"] < 0 and self.source.stamp() != self.stamp):
+                        raise RequestError(
+                            f"{self.source.name} changed while the job ran; run the same command"
+                            " again (rows that stayed the same are not computed again)"
+                        )
+                    record = json.loads(line)
+                if row.problem is None:
+                    answer, own = Answer.from_json(record), row.task.sampling
+                    if own is not None and own.logprobs:  # which are not kept
+                        answer = replace(answer, certainty=None)
+                    yield row, answer
 
-
-def _certainties(source: Source, path: Path) -> tuple[Indexes, Certainties]:
-    """The indexes of the rows that the smaller model answered, and how sure it is of each; a row
-    that repeats an earlier one counts once. 24 bytes a row, and a few times as many meanwhile."""
-    indexes, keys, sure = array("Q"), array("Q"), array("d")
-    for row, answer in _first_answers(source, path):
-        if answer.certainty is not None:
-            indexes.append(row.index)
-            keys.append(short_key(row.key))
-            sure.append(answer.certainty)
-    _, firsts = np.unique(np.array(keys), return_index=True)
-    return np.array(indexes)[firsts], np.array(sure)[firsts]
+    def certainties(self) -> tuple[Indexes, Certainties]:
+        """Indexes of the rows that the smaller model answered, and how sure it is of each; a row
+        that repeats an earlier one counts once. 24 bytes a row, a few times as many meanwhile."""
+        indexes, keys, sure = array("Q"), array("Q"), array("d")
+        for row, answer in self.rows():
+            if answer.certainty is not None:
+                indexes.append(row.index)
+                keys.append(short_key(row.key))
+                sure.append(answer.certainty)
+        _, firsts = np.unique(np.array(keys), return_index=True)
+        return np.array(indexes)[firsts], np.array(sure)[firsts]
 
 
 def sample(rows: Indexes, fewest: int) -> Set[int]:
@@ -229,12 +249,12 @@ def sample(rows: Indexes, fewest: int) -> Set[int]:
 
 
 def _sampled(
-    source: Source, journal: Journal, path: Path, chosen: Set[int]
+    given: _FirstAnswers, journal: Journal, chosen: Set[int]
 ) -> Iterator[tuple[float, bool]]:
     """Yield of each sampled row that both models have answered how sure the smaller one was, and
     whether the answers are alike."""
     matcher = Matcher(journal.entries)
-    for row, small in _first_answers(source, path):
+    for row, small in given.rows():
         offset = matcher.take(row.key)
         if row.index in chosen and offset is not None and small.certainty is not None:
             answer = journal.read(offset, row.key)
@@ -251,14 +271,12 @@ def alike(one: Answer, other: Answer) -> bool:
     return texts[0] == texts[1] and calls[0] == calls[1]
 
 
-def _keep(
-    source: Source, journal: Journal, path: Path, chosen: Set[int], figures: FirstFigures
-) -> int:
+def _keep(given: _FirstAnswers, journal: Journal, chosen: Set[int], figures: FirstFigures) -> int:
     """Give the journal of OUT the smaller model's answers that are sure enough, unless it has one
     for the row; return how many of those that it has now are the smaller model's."""
     matcher, kept = Matcher(journal.entries), 0
     assert figures.threshold is not None
-    for row, small in _first_answers(source, path):
+    for row, small in given.rows():
         offset = matcher.take(row.key)
         if offset is not None:
             kept += journal.read(offset, row.key).answered_by is not None

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.batch.cascade import alike, at_least, fewest_for, first_path, learn, sample
+from app.batch.cascade import _FirstAnswers, alike, at_least, fewest_for, first_path, learn, sample
+from app.batch.input.source import open_source
 from app.batch.journal.journal import journal_path
 from app.batch.spec import CascadeOptions
 from app.openai.answer import Answer
+from runtimes.errors import RequestError
 from tests.app import stopping
 from tests.app.batch.conftest import Batch
 from tests.support import read_rows, write_rows
@@ -76,6 +78,7 @@ def test_every_row_has_the_answer_of_one_of_both(pair: Batch, pebble_built: Path
     assert set(pair.computed[len(computed) :]) == {40}  # the long row is tried again
     assert "first.agree: 0.7 -> none" in pair(*FLAGS[:4], code=2).stderr
     other = [*small(pebble_built), "--agree", "0.6"]
+    assert "first:" not in pair(*other, code=2).stderr  # the smaller model is not asked
     assert "first.agree: 0.7 -> 0.6" in pair(*other, code=2).stderr
     assert pair.records == records
 
@@ -108,6 +111,18 @@ def test_a_job_of_the_larger_model_goes_on_with_both(pair: Batch, pebble_built: 
     assert texts(pair.records)[:20] == before
     assert sum("answered_by" in record for record in pair.records[20:]) > 0
     assert not any("answered_by" in record for record in pair.records[:20])
+
+
+def test_an_input_that_changes_gets_no_other_rows_answers(tmp_path: Path) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.first.jsonl"
+    write_rows(rows, [{"prompt": "a"}, {"prompt": "b"}])
+    write_rows(out, [{"index": n, "response": str(n), "certainty": 0.5} for n in range(2)])
+    with open_source(str(rows)) as source:
+        given = _FirstAnswers(source, out, source.stamp())
+        assert [answer.response for _, answer in given.rows()] == ["0", "1"]
+        write_rows(rows, [{"prompt": "new"}, {"prompt": "a"}, {"prompt": "b"}])
+        with pytest.raises(RequestError, match="changed while the job ran"):
+            list(given.rows())
 
 
 def test_openai_batches_and_labels(pair: Batch, pebble_built: Path) -> None:
