@@ -18,6 +18,7 @@ from runtimes.engine.engine import Engine
 from runtimes.errors import ModelError
 from runtimes.llamacpp import context
 from runtimes.llamacpp.context import device_bytes, layers_that_fit
+from runtimes.machine.selftest_child import exercise_settings
 from runtimes.models.memory import with_defaults
 from runtimes.models.registry import backend, read_model
 from runtimes.request import Completion, Request, SamplingParams
@@ -96,6 +97,14 @@ def test_a_session_of_the_device_goes_on_there_and_on_the_processor(
             found = engine.submit(Request(told, GREEDY)).result(300)
             assert found.usage.cached_tokens > len(ids)
             near_ties([on], [found], REGROUPED_TIE)
+
+
+def test_the_self_test_is_the_processors(device: str, caplog: pytest.LogCaptureFixture) -> None:
+    tested = backend("llamacpp")
+    with caplog.at_level(logging.DEBUG, logger="runtimes.llamacpp.native"):
+        tested.open(read_model(tested.selftest), exercise_settings(tested, True)).close()
+    assert "buffer size" in caplog.text
+    assert device not in caplog.text
 
 
 @pytest.mark.timeout(600)

@@ -172,7 +172,7 @@ def test_one_damaged_matrix_is_noticed(gguf: Any, tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     whole = backend("llamacpp").selftest.read_bytes()
     path.write_bytes(whole)
-    settings = replace(selftest_child.exercise_settings(extra_buffers=False), threads=1)
+    settings = replace(selftest_child.exercise_settings(backend("llamacpp"), False), threads=1)
     places = [
         (t.name, int(t.data_offset), int(t.n_bytes))
         for t in gguf.GGUFReader(path).tensors
