@@ -6,6 +6,7 @@ by the weights that are still to be rounded (`quantize.gptq`).
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from quantize.allocate.sweep import Args, Named, Reached, inputs_of, layers_of, 
 from quantize.arrays import Floats
 from quantize.children import report_progress
 from quantize.errors import SourceError, UsageError
-from quantize.gptq import NORMS
+from quantize.gptq import BLOCK, NORMS, SHARES, shares_left
 from quantize.quality.float_child import context_of, encode, load_network
 from quantize.quality.text import WINDOW
 from quantize.source import SourceModel
@@ -37,10 +38,11 @@ def moments_bytes(source: SourceModel) -> tuple[int, int]:
     return whole, whole // max(shapes.layers, 1)
 
 
-def write_moments(source: SourceModel, text: Path, folder: Path) -> None:
+def write_moments(source: SourceModel, text: Path, folder: Path, *, shares: bool = False) -> None:
     """Write ``folder``, in which NAME.npy has the moments, float32 [inputs, inputs], of the tensor
     of that name in GGUF, over the ``text``; queries, keys and values are one tensor, too. `NORMS`
-    has the lengths of each tensor's columns, which tell them from others.
+    has the lengths of each tensor's columns, which tell them from others. With ``shares``,
+    `SHARES` has what `shares_left` says of each, of one half of the text by the other.
 
     Raises SourceError for a network that is no stack of layers, UsageError for a short text.
     """
@@ -50,6 +52,7 @@ def write_moments(source: SourceModel, text: Path, folder: Path) -> None:
     windows = _windows(source, text, network.config)
     folder.mkdir()
     norms: dict[str, Any] = {}
+    left: dict[str, list[float]] = {}
     with torch.inference_mode():
         layers = layers_of(network)
         calls, *ends = _calls(network, layers, windows[0])
@@ -63,7 +66,9 @@ def write_moments(source: SourceModel, text: Path, folder: Path) -> None:
                 for w, hidden in enumerate(states):
                     output = layer(hidden, *rest, **named)
                     states[w] = output[0] if isinstance(output, tuple) else output
-                    sums.seen.clear()
+                    sums.next_text()
+                if shares:
+                    left |= sums.shares(at)
                 norms |= sums.save(folder, at)
         for state, end in zip((states[0], states[-1]), ends, strict=True):
             if not torch.allclose(state, end, rtol=_SAME, atol=_SAME * float(end.abs().max())):
@@ -72,6 +77,8 @@ def write_moments(source: SourceModel, text: Path, folder: Path) -> None:
                     " needs more than the one before gives: build without --gptq"
                 )
     np.savez(folder / NORMS, **norms)
+    if shares:
+        (folder / SHARES).write_text(json.dumps(left))
     report_progress(len(layers), len(layers), "layers")
 
 
@@ -131,14 +138,15 @@ def _tensor(at: int, name: str) -> str:
 
 
 class _Sums:
-    """Sums of x x' of the linear modules of a ``layer``, one for all that have the same inputs.
-    ``seen`` has the inputs of a pass, and who had them first."""
+    """Sums of x x' of the linear modules of a ``layer``, one for all that have the same inputs, of
+    every other text and of those between."""
 
     def __init__(self, hooks: contextlib.ExitStack, layer: Any) -> None:
         import torch
 
-        self.seen: list[tuple[Any, str]] = []
-        self._sums: dict[str, Any] = {}
+        self._seen: list[tuple[Any, str]] = []  # inputs of this text, and who had them first
+        self._texts = 0
+        self._sums: dict[str, list[Any]] = {}
         self._owners: dict[str, str] = {}
         self._rows: dict[str, int] = {}
         self._modules: dict[str, Any] = {}
@@ -151,13 +159,29 @@ class _Sums:
                 hooks.callback(hook.remove)
 
     def _add(self, name: str, inputs: Any) -> None:
-        owner = next((owner for tensor, owner in self.seen if tensor is inputs), name)
+        owner = next((owner for tensor, owner in self._seen if tensor is inputs), name)
         self._owners[name] = owner
         if owner == name:
-            self.seen.append((inputs, name))
+            self._seen.append((inputs, name))
             rows = inputs.flatten(0, -2)
-            self._sums[name] = self._sums.get(name, 0) + rows.T @ rows
+            self._sums.setdefault(name, [0, 0])[self._texts % 2] += rows.T @ rows
             self._rows[name] = self._rows.get(name, 0) + len(rows)
+
+    def next_text(self) -> None:
+        """What comes is of another one."""
+        self._seen.clear()
+        self._texts += 1
+
+    def shares(self, at: int) -> dict[str, list[float]]:
+        """What `shares_left` says of the tensors of layer ``at``; where there are two texts."""
+        found: dict[str, list[float]] = {}
+        for name, owner in self._owners.items():
+            weight = self._modules[name].weight.numpy()
+            halves = [np.asarray(half, np.float32) for half in self._sums[owner]]
+            known = all(half.ndim and np.isfinite(half).all() for half in halves)
+            if known and weight.shape[1] % BLOCK == 0:
+                found[_tensor(at, name)] = shares_left(weight, *halves)
+        return found
 
     def save(self, folder: Path, at: int) -> dict[str, Floats]:
         """Write those of layer ``at``; experts, who see a part of the text each, have none. Returns
@@ -168,7 +192,8 @@ class _Sums:
         norms: dict[str, Floats] = {}
         for name, owner in self._owners.items():
             tensor = _tensor(at, name)
-            if tensor in norms or not torch.isfinite(self._sums[owner]).all():
+            sums = sum(self._sums[owner])
+            if tensor in norms or not torch.isfinite(sums).all():
                 continue  # the same name twice, or activations beyond single precision
             norms[tensor] = self._modules[name].weight.norm(dim=0).numpy()
             for one in dict.fromkeys((tensor, tensor.replace(".attn_q.", ".attn_qkv."))):
@@ -176,6 +201,6 @@ class _Sums:
                 if owner in paths:
                     os.link(paths[owner], path)
                 else:
-                    np.save(path, self._sums[owner].float().numpy() / self._rows[owner])
+                    np.save(path, sums.float().numpy() / self._rows[owner])
                     paths[owner] = path
         return norms

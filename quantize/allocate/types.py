@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import Unit, rated, total
+from quantize.allocate.solve import TypeTable, Unit, rated, total
 from quantize.allocate.sweep import BLOCKS, ROW, Matrix
 from quantize.arrays import Floats
 from quantize.gguf.ggml import rounded
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
+from quantize.gptq import BITS
 from quantize.onnx.rounding import dequantize, round_channels, round_matrix
 from quantize.recipes import W8A8, Variant, parse_variant
 from runtimes.errors import ModelError
@@ -60,6 +61,27 @@ _VARIANTS = "8s32 8s64 8s128 4z16 4s16 4z32 4s32 4z64 4s64 4z128 4s128".split()
 # Whose matrices may serve for both ends, and are looked up in blocks.
 _OF_TOKENS = ("token_embd.weight", "output.weight")
 _PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
+
+
+_BITS_OF = re.compile(r"(?:i?q)?(\d)")  # of a type's name
+
+
+def made_up_for(table: TypeTable, shares: Mapping[str, Sequence[float]]) -> TypeTable:
+    """What is predicted of ``table`` where errors of rounding are made up for: of what a type of
+    `BITS` loses beyond one of eight bits, which is mostly by the inputs of its kernels, the share
+    that ``shares`` has for its tensor is left."""
+
+    def fewer(unit: Unit) -> Unit:
+        bits = [int(m[1]) if (m := _BITS_OF.match(c.kind)) else 0 for c in unit.choices]
+        floor = min((c.kl for c, n in zip(unit.choices, bits, strict=True) if n == 8), default=0.0)
+        left = dict(zip(BITS, shares.get(unit.name, ()), strict=False))
+        choices = (
+            replace(choice, kl=floor + left.get(n, 1.0) * (choice.kl - floor))
+            for choice, n in zip(unit.choices, bits, strict=True)
+        )
+        return replace(unit, choices=tuple(choices))
+
+    return replace(table, units=tuple(map(fewer, table.units)))
 
 
 def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:
