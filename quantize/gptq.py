@@ -64,9 +64,9 @@ def compensated(weight: Array, turns: Turns, begin: Callable[[int, Floats], Near
 
 
 def shares_left(weight: Floats, moments: Floats, judges: Floats) -> list[float]:
-    """Of what the outputs lose by rounding ``weight`` to `BITS`, the shares that are left where
-    errors are made up for by the ``moments``; by some of its rows, and another text's moments as
-    ``judges``, since a text says less of others than of itself. Its rows are whole blocks."""
+    """Shares of what the outputs lose by rounding ``weight`` to `BITS` that are left where errors
+    are made up for by the ``moments``. By some of its rows, which are whole blocks, and with another
+    text's moments as ``judges``, since a text says less of others than of itself."""
     rows = np.ascontiguousarray(weight[:: -(-len(weight) // _ROWS)], np.float32)
     turns = turns_of(moments, BLOCK)
     ways = turns, replace(turns, upper=np.eye(len(moments), dtype=np.float32))

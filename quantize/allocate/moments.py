@@ -168,12 +168,12 @@ class _Sums:
             self._rows[name] = self._rows.get(name, 0) + len(rows)
 
     def next_text(self) -> None:
-        """What comes is of another one."""
+        """End this text: what comes is of another one."""
         self._seen.clear()
         self._texts += 1
 
     def shares(self, at: int) -> dict[str, list[float]]:
-        """What `shares_left` says of the tensors of layer ``at``; where there are two texts."""
+        """By name, `shares_left` of the tensors of layer ``at``, where there are two texts."""
         found: dict[str, list[float]] = {}
         for name, owner in self._owners.items():
             weight = self._modules[name].weight.numpy()

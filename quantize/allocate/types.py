@@ -67,7 +67,7 @@ _BITS_OF = re.compile(r"(?:i?q)?(\d)")  # of a type's name
 
 
 def made_up_for(table: TypeTable, shares: Mapping[str, Sequence[float]]) -> TypeTable:
-    """What is predicted of ``table`` where errors of rounding are made up for: of what a type of
+    """``table`` with predictions for errors of rounding that are made up for: of what a type of
     `BITS` loses beyond one of eight bits, which is mostly by the inputs of its kernels, the share
     that ``shares`` has for its tensor is left."""
 
