@@ -65,8 +65,8 @@ def compensated(weight: Array, turns: Turns, begin: Callable[[int, Floats], Near
 
 def shares_left(weight: Floats, moments: Floats, judges: Floats) -> list[float]:
     """Shares of what the outputs lose by rounding ``weight`` to `BITS` that are left where errors
-    are made up for by the ``moments``. By some of its rows, which are whole blocks, and with another
-    text's moments as ``judges``, since a text says less of others than of itself."""
+    are made up for by the ``moments``. They are of some of its rows, which are whole blocks, with
+    another text's moments as ``judges``: a text says less of others than of itself."""
     rows = np.ascontiguousarray(weight[:: -(-len(weight) // _ROWS)], np.float32)
     turns = turns_of(moments, BLOCK)
     ways = turns, replace(turns, upper=np.eye(len(moments), dtype=np.float32))

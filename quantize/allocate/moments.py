@@ -31,11 +31,11 @@ _INPUTS = "attn_q attn_qkv attn_output ffn_up ffn_down".split()  # tensors whose
 
 
 def moments_bytes(source: SourceModel) -> tuple[int, int]:
-    """Bytes that all of them take on the disk, and those of a layer in memory."""
+    """Bytes that all of them take on the disk, and those of a layer's two halves in memory."""
     shapes = shapes_of(source)
     inputs = (s[0] for name, s in shapes.weights.items() if f".{name}".split(".")[-2] in _INPUTS)
     whole = 4 * sum(width**2 for width in inputs)
-    return whole, whole // max(shapes.layers, 1)
+    return whole, 2 * whole // max(shapes.layers, 1)
 
 
 def write_moments(source: SourceModel, text: Path, folder: Path, *, shares: bool = False) -> None:
