@@ -13,9 +13,8 @@ import numpy as np
 from quantize.arrays import Array, Bytes, Floats, Ints
 
 NORMS = "norms.npz"  # lengths of the columns of each tensor, in a folder of `write_moments`
-SHARES = "shares.json"  # what `shares_left` tells of each tensor, there
-BITS = (4, 5, 6)  # of the types that are rounded so
-BLOCK, _ROWS = 32, 64  # what their gain is told by: blocks as long, and about so many rows
+SHARES = "shares.json"  # what `share_left` tells of each tensor, there
+_BITS, BLOCK, _ROWS = 4, 32, 64  # what that is told by: blocks as long, and about so many rows
 _DAMPINGS = (0.01, 0.1, 1.0)  # of the mean of the moments' diagonal: the first that is enough
 
 # What rounds a column of a block: its weights [outputs] and its place there -> codes, and the
@@ -63,20 +62,20 @@ def compensated(weight: Array, turns: Turns, begin: Callable[[int, Floats], Near
     return codes
 
 
-def shares_left(weight: Floats, moments: Floats, judges: Floats) -> list[float]:
-    """Shares of what the outputs lose by rounding ``weight`` to `BITS` that are left where errors
-    are made up for by the ``moments``. They are of some of its rows, which are whole blocks, with
-    another text's moments as ``judges``: a text says less of others than of itself."""
+def share_left(weight: Floats, moments: Floats, judges: Floats) -> float:
+    """Share of what the outputs lose by rounding ``weight`` to `_BITS` that is left where errors
+    are made up for by the ``moments``; with a bit or two more it is nearly the same. Taken over
+    some of its rows, which are whole blocks, with another text's moments as ``judges``: a text says
+    less of others than of itself."""
     rows = np.ascontiguousarray(weight[:: -(-len(weight) // _ROWS)], np.float32)
     turns = turns_of(moments, BLOCK)
-    ways = turns, replace(turns, upper=np.eye(len(moments), dtype=np.float32))
-    lost = ([_lost(rows, judges, way, bits) for way in ways] for bits in BITS)
-    return [min(made / plain, 1.0) if plain > 0 else 1.0 for made, plain in lost]
+    plain = _lost(rows, judges, replace(turns, upper=np.eye(len(moments), dtype=np.float32)))
+    return min(_lost(rows, judges, turns) / plain, 1.0) if plain > 0 else 1.0
 
 
-def _lost(rows: Floats, moments: Floats, turns: Turns, bits: int) -> float:
+def _lost(rows: Floats, moments: Floats, turns: Turns) -> float:
     """Mean square of the outputs' errors, with the scales of the largest weights."""
-    half, values = 1 << (bits - 1), np.empty_like(rows)
+    half, values = 1 << (_BITS - 1), np.empty_like(rows)
 
     def begin(at: int, part: Floats) -> Nearest:
         scale = np.abs(part).max(axis=1) / (half - 0.5) + np.finfo(np.float32).tiny

@@ -19,7 +19,7 @@ from quantize.allocate.sweep import Args, Named, Reached, inputs_of, layers_of, 
 from quantize.arrays import Floats
 from quantize.children import report_progress
 from quantize.errors import SourceError, UsageError
-from quantize.gptq import BLOCK, NORMS, SHARES, shares_left
+from quantize.gptq import BLOCK, NORMS, SHARES, share_left
 from quantize.quality.float_child import context_of, encode, load_network
 from quantize.quality.text import WINDOW
 from quantize.source import SourceModel
@@ -42,7 +42,7 @@ def write_moments(source: SourceModel, text: Path, folder: Path, *, shares: bool
     """Write ``folder``, in which NAME.npy has the moments, float32 [inputs, inputs], of the tensor
     of that name in GGUF, over the ``text``; queries, keys and values are one tensor, too. `NORMS`
     has the lengths of each tensor's columns, which tell them from others. With ``shares``,
-    `SHARES` has what `shares_left` says of each, of one half of the text by the other.
+    `SHARES` has what `share_left` says of each, of one half of the text by the other.
 
     Raises SourceError for a network that is no stack of layers, UsageError for a short text.
     """
@@ -52,7 +52,7 @@ def write_moments(source: SourceModel, text: Path, folder: Path, *, shares: bool
     windows = _windows(source, text, network.config)
     folder.mkdir()
     norms: dict[str, Any] = {}
-    left: dict[str, list[float]] = {}
+    left: dict[str, float] = {}
     with torch.inference_mode():
         layers = layers_of(network)
         calls, *ends = _calls(network, layers, windows[0])
@@ -172,15 +172,15 @@ class _Sums:
         self._seen.clear()
         self._texts += 1
 
-    def shares(self, at: int) -> dict[str, list[float]]:
-        """By name, `shares_left` of the tensors of layer ``at``, where there are two texts."""
-        found: dict[str, list[float]] = {}
+    def shares(self, at: int) -> dict[str, float]:
+        """By name, `share_left` of the tensors of layer ``at``, where there are two texts."""
+        found: dict[str, float] = {}
         for name, owner in self._owners.items():
             weight = self._modules[name].weight.numpy()
             halves = [np.asarray(half, np.float32) for half in self._sums[owner]]
             known = all(half.ndim and np.isfinite(half).all() for half in halves)
             if known and weight.shape[1] % BLOCK == 0:
-                found[_tensor(at, name)] = shares_left(weight, *halves)
+                found[_tensor(at, name)] = share_left(weight, *halves)
         return found
 
     def save(self, folder: Path, at: int) -> dict[str, Floats]:

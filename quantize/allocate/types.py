@@ -15,7 +15,6 @@ from quantize.arrays import Floats
 from quantize.gguf.ggml import rounded
 from quantize.gguf.imatrixfile import read_matrix
 from quantize.gguf.quantize import TYPES, needs_matrix
-from quantize.gptq import BITS
 from quantize.onnx.rounding import dequantize, round_channels, round_matrix
 from quantize.recipes import W8A8, Variant, parse_variant
 from runtimes.errors import ModelError
@@ -66,17 +65,17 @@ _PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
 _BITS_OF = re.compile(r"(?:i?q)?(\d)")  # of a type's name
 
 
-def made_up_for(table: TypeTable, shares: Mapping[str, Sequence[float]]) -> TypeTable:
-    """``table`` with predictions for errors of rounding that are made up for: of what a type of
-    `BITS` loses beyond one of eight bits, which is mostly by the inputs of its kernels, the share
-    that ``shares`` has for its tensor is left."""
+def made_up_for(table: TypeTable, shares: Mapping[str, float]) -> TypeTable:
+    """``table`` with predictions for errors of rounding that are made up for: of what a type of 4
+    to 6 bits loses beyond one of 8, which is mostly by the inputs of its kernels, the share that
+    ``shares`` has for its tensor is left."""
 
     def fewer(unit: Unit) -> Unit:
         bits = [int(m[1]) if (m := _BITS_OF.match(c.kind)) else 0 for c in unit.choices]
         floor = min((c.kl for c, n in zip(unit.choices, bits, strict=True) if n == 8), default=0.0)
-        left = dict(zip(BITS, shares.get(unit.name, ()), strict=False))
+        left = shares.get(unit.name, 1.0)
         choices = (
-            replace(choice, kl=floor + left.get(n, 1.0) * (choice.kl - floor))
+            replace(choice, kl=floor + left * (choice.kl - floor)) if 4 <= n <= 6 else choice
             for choice, n in zip(unit.choices, bits, strict=True)
         )
         return replace(unit, choices=tuple(choices))
