@@ -6,7 +6,6 @@ by the weights that are still to be rounded (`quantize.gptq`).
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from quantize.allocate.sweep import Args, Named, Reached, inputs_of, layers_of, 
 from quantize.arrays import Floats
 from quantize.children import report_progress
 from quantize.errors import SourceError, UsageError
-from quantize.gptq import BLOCK, NORMS, SHARES, share_left
+from quantize.gptq import NORMS
 from quantize.quality.float_child import context_of, encode, load_network
 from quantize.quality.text import WINDOW
 from quantize.source import SourceModel
@@ -31,18 +30,17 @@ _INPUTS = "attn_q attn_qkv attn_output ffn_up ffn_down".split()  # tensors whose
 
 
 def moments_bytes(source: SourceModel) -> tuple[int, int]:
-    """Bytes that all of them take on the disk, and those of a layer's two halves in memory."""
+    """Bytes that all of them take on the disk, and those of a layer in memory."""
     shapes = shapes_of(source)
     inputs = (s[0] for name, s in shapes.weights.items() if f".{name}".split(".")[-2] in _INPUTS)
     whole = 4 * sum(width**2 for width in inputs)
-    return whole, 2 * whole // max(shapes.layers, 1)
+    return whole, whole // max(shapes.layers, 1)
 
 
-def write_moments(source: SourceModel, text: Path, folder: Path, *, shares: bool = False) -> None:
+def write_moments(source: SourceModel, text: Path, folder: Path) -> None:
     """Write ``folder``, in which NAME.npy has the moments, float32 [inputs, inputs], of the tensor
     of that name in GGUF, over the ``text``; queries, keys and values are one tensor, too. `NORMS`
-    has the lengths of each tensor's columns, which tell them from others. With ``shares``,
-    `SHARES` has what `share_left` says of each, of one half of the text by the other.
+    has the lengths of each tensor's columns, which tell them from others.
 
     Raises SourceError for a network that is no stack of layers, UsageError for a short text.
     """
@@ -52,7 +50,6 @@ def write_moments(source: SourceModel, text: Path, folder: Path, *, shares: bool
     windows = _windows(source, text, network.config)
     folder.mkdir()
     norms: dict[str, Any] = {}
-    left: dict[str, float] = {}
     with torch.inference_mode():
         layers = layers_of(network)
         calls, *ends = _calls(network, layers, windows[0])
@@ -66,9 +63,7 @@ def write_moments(source: SourceModel, text: Path, folder: Path, *, shares: bool
                 for w, hidden in enumerate(states):
                     output = layer(hidden, *rest, **named)
                     states[w] = output[0] if isinstance(output, tuple) else output
-                    sums.next_text()
-                if shares:
-                    left |= sums.shares(at)
+                    sums.seen.clear()
                 norms |= sums.save(folder, at)
         for state, end in zip((states[0], states[-1]), ends, strict=True):
             if not torch.allclose(state, end, rtol=_SAME, atol=_SAME * float(end.abs().max())):
@@ -77,8 +72,6 @@ def write_moments(source: SourceModel, text: Path, folder: Path, *, shares: bool
                     " needs more than the one before gives: build without --gptq"
                 )
     np.savez(folder / NORMS, **norms)
-    if shares:
-        (folder / SHARES).write_text(json.dumps(left))
     report_progress(len(layers), len(layers), "layers")
 
 
@@ -138,15 +131,14 @@ def _tensor(at: int, name: str) -> str:
 
 
 class _Sums:
-    """Sums of x x' of the linear modules of a ``layer``, one for all that have the same inputs, of
-    every other text and of those between."""
+    """Sums of x x' of the linear modules of a ``layer``, one for all that have the same inputs.
+    ``seen`` has the inputs of a pass, and who had them first."""
 
     def __init__(self, hooks: contextlib.ExitStack, layer: Any) -> None:
         import torch
 
-        self._seen: list[tuple[Any, str]] = []  # inputs of this text, and who had them first
-        self._texts = 0
-        self._sums: dict[str, list[Any]] = {}
+        self.seen: list[tuple[Any, str]] = []
+        self._sums: dict[str, Any] = {}
         self._owners: dict[str, str] = {}
         self._rows: dict[str, int] = {}
         self._modules: dict[str, Any] = {}
@@ -159,29 +151,13 @@ class _Sums:
                 hooks.callback(hook.remove)
 
     def _add(self, name: str, inputs: Any) -> None:
-        owner = next((owner for tensor, owner in self._seen if tensor is inputs), name)
+        owner = next((owner for tensor, owner in self.seen if tensor is inputs), name)
         self._owners[name] = owner
         if owner == name:
-            self._seen.append((inputs, name))
+            self.seen.append((inputs, name))
             rows = inputs.flatten(0, -2)
-            self._sums.setdefault(name, [0, 0])[self._texts % 2] += rows.T @ rows
+            self._sums[name] = self._sums.get(name, 0) + rows.T @ rows
             self._rows[name] = self._rows.get(name, 0) + len(rows)
-
-    def next_text(self) -> None:
-        """End this text: what comes is of another one."""
-        self._seen.clear()
-        self._texts += 1
-
-    def shares(self, at: int) -> dict[str, float]:
-        """By name, `share_left` of the tensors of layer ``at``, where there are two texts."""
-        found: dict[str, float] = {}
-        for name, owner in self._owners.items():
-            weight = self._modules[name].weight.numpy()
-            halves = [np.asarray(half, np.float32) for half in self._sums[owner]]
-            known = all(half.ndim and np.isfinite(half).all() for half in halves)
-            if known and weight.shape[1] % BLOCK == 0:
-                found[_tensor(at, name)] = share_left(weight, *halves)
-        return found
 
     def save(self, folder: Path, at: int) -> dict[str, Floats]:
         """Write those of layer ``at``; experts, who see a part of the text each, have none. Returns
@@ -192,8 +168,7 @@ class _Sums:
         norms: dict[str, Floats] = {}
         for name, owner in self._owners.items():
             tensor = _tensor(at, name)
-            sums = sum(self._sums[owner])
-            if tensor in norms or not torch.isfinite(sums).all():
+            if tensor in norms or not torch.isfinite(self._sums[owner]).all():
                 continue  # the same name twice, or activations beyond single precision
             norms[tensor] = self._modules[name].weight.norm(dim=0).numpy()
             for one in dict.fromkeys((tensor, tensor.replace(".attn_q.", ".attn_qkv."))):
@@ -201,6 +176,6 @@ class _Sums:
                 if owner in paths:
                     os.link(paths[owner], path)
                 else:
-                    np.save(path, sums.float().numpy() / self._rows[owner])
+                    np.save(path, self._sums[owner].float().numpy() / self._rows[owner])
                     paths[owner] = path
         return norms

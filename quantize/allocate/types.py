@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quantize.allocate.solve import TypeTable, Unit, rated, total
+from quantize.allocate.solve import Unit, rated, total
 from quantize.allocate.sweep import BLOCKS, ROW, Matrix
 from quantize.arrays import Floats
 from quantize.gguf.ggml import rounded
@@ -60,27 +60,6 @@ _VARIANTS = "8s32 8s64 8s128 4z16 4s16 4z32 4s32 4z64 4s64 4z128 4s128".split()
 # Whose matrices may serve for both ends, and are looked up in blocks.
 _OF_TOKENS = ("token_embd.weight", "output.weight")
 _PART_OF_QKV = re.compile(r"\.attn_[qkv]\.")
-
-
-_BITS_OF = re.compile(r"(?:i?q)?(\d)")  # of a type's name
-
-
-def made_up_for(table: TypeTable, shares: Mapping[str, float]) -> TypeTable:
-    """``table`` with predictions for errors of rounding that are made up for: of what a type of 4
-    to 6 bits loses beyond one of 8, which is mostly by the inputs of its kernels, the share that
-    ``shares`` has for its tensor is left."""
-
-    def fewer(unit: Unit) -> Unit:
-        bits = [int(m[1]) if (m := _BITS_OF.match(c.kind)) else 0 for c in unit.choices]
-        floor = min((c.kl for c, n in zip(unit.choices, bits, strict=True) if n == 8), default=0.0)
-        left = shares.get(unit.name, 1.0)
-        choices = (
-            replace(choice, kl=floor + left * (choice.kl - floor)) if 4 <= n <= 6 else choice
-            for choice, n in zip(unit.choices, bits, strict=True)
-        )
-        return replace(unit, choices=tuple(choices))
-
-    return replace(table, units=tuple(map(fewer, table.units)))
 
 
 def fused(units: Iterable[Unit]) -> tuple[Unit, ...]:

@@ -23,7 +23,6 @@ from quantize.gguf.converter import export_f16
 from quantize.gguf.imatrix import prepare_imatrix
 from quantize.gguf.imatrixfile import columns_of, read_matrix
 from quantize.gguf.quantize import quantize_gguf
-from quantize.gptq import NORMS, SHARES
 from quantize.lora import merged_source
 from quantize.manifest import Allocation, FileEntry, ModelOrigin, digest
 from quantize.onnx.builder import build_onnx
@@ -232,18 +231,16 @@ def importance(run: Run, key: str, given: Path, export: Export) -> tuple[Path, s
     return stage.folder / stage.value, f"{given.name} sha256:{stage.files[stage.value].sha256}"
 
 
-def moments_of(run: Run, text: Path, *, shares: bool = False) -> Path | None:
-    """The folder of the moments of ``text``, for --gptq; made when it is first needed. See
-    `write_moments` for ``shares``."""
+def moments_of(run: Run, text: Path) -> Path | None:
+    """The folder of the moments of ``text``, for --gptq; made when it is first needed."""
     if not run.options.gptq:
         return None
     folder = run.space.work / f"moments-{digest(text).sha256[:16]}"
-    if not (folder / (SHARES if shares else NORMS)).exists():
+    if not folder.exists():
         made = folder.with_suffix(".partial")
-        for old in (folder, made):
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
         with run.progress.stage(f"reading {text.name} for --gptq"):
-            call = partial(write_moments, run.source, text, made, shares=shares)
+            call = partial(write_moments, run.source, text, made)
             run_child(call, "reading the text", run.space.work, run.progress, torch=True)
         made.rename(folder)
     return folder

@@ -6,7 +6,6 @@ and on the last, the one that all files are measured on, which has the verdict, 
 error. All that the next try takes from them is by how much one was off as a whole.
 """
 
-import json
 import math
 import os
 import re
@@ -32,7 +31,6 @@ from quantize.allocate.solve import (
     solve,
 )
 from quantize.allocate.speed import StepTimes, step_times
-from quantize.allocate.types import made_up_for
 from quantize.build.measuring import (
     cache_losses,
     divergence,
@@ -41,12 +39,11 @@ from quantize.build.measuring import (
     refer_deep,
     refer_to,
 )
-from quantize.build.run import BuildJob, Measuring, Run, is_build, moments_of
+from quantize.build.run import BuildJob, Measuring, Run, is_build
 from quantize.build.target_files import GgufMaker, Maker, gguf_maker, onnx_maker
 from quantize.disk import human
 from quantize.errors import MissedTargetError, SourceError, UsageError
 from quantize.gguf.quantize import LONGEST
-from quantize.gptq import SHARES
 from quantize.hub.client import parse_hub_name
 from quantize.manifest import NAME, Allocation, FileEntry, load_manifest
 from quantize.options import Options
@@ -105,10 +102,7 @@ def chosen_table(run: Run, recipe: Recipe, maker: Maker, text: Path) -> TypeTabl
     raters, wanted = [maker.rater], run.options.recipes
     if recipe.format != ONNX and any(r.target and r.format == ONNX for r in wanted):
         raters.append(onnx_maker(run, text).rater)
-    table = sensitivities(run.source, raters, text, run.space.work, run.progress)
-    if moments := moments_of(run, text, shares=True):
-        table = made_up_for(table, json.loads((moments / SHARES).read_text()))
-    return maker.chosen(table)
+    return maker.chosen(sensitivities(run.source, raters, text, run.space.work, run.progress))
 
 
 def plan_target(run: Run, recipe: Recipe, target: QualityTarget) -> TargetPlan:

@@ -14,7 +14,7 @@ from quantize.arrays import Array, Bytes, Floats
 from quantize.children import counted
 from quantize.gguf.ggml import packed, unpacked
 from quantize.gguf.imatrixfile import read_matrix
-from quantize.gptq import NORMS, Nearest, compensated, turns_of
+from quantize.gptq import NORMS, Nearest, compensated
 from runtimes.models.gguf import TENSOR_TYPES, read_header
 
 COMPENSATED = "ingot.gptq"  # metadata of a file whose errors of rounding were made up for
@@ -124,7 +124,7 @@ def moved_share(stored: Bytes, kind: str, original: Floats) -> float | None:
 
 def round_compensated(weight: Floats, kind: str, moments: Floats, means: Floats) -> Bytes:
     """``weight`` [rows, width] as a file has it in the type ``kind``, one of ``_WRITERS``;
-    ``moments`` are those of `turns_of`, ``means`` as `packed` has them."""
+    ``moments`` are those of `compensated`, ``means`` as `packed` has them."""
     block, size = _BLOCKS[kind]
     means = np.maximum(means, _FLOOR * means.mean())
     blocks = np.empty((len(weight), weight.shape[1] // block, size), np.uint8)
@@ -147,7 +147,7 @@ def round_compensated(weight: Floats, kind: str, moments: Floats, means: Floats)
 
         return nearest
 
-    codes = compensated(weight, turns_of(moments, block), begin)
+    codes = compensated(weight, moments, block, begin)
     flat = blocks.reshape(-1, size)
     put_codes(flat, codes.reshape(-1, block), kind)
     return flat.ravel()

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize.arrays import Array, Bytes, Floats
-from quantize.gptq import Nearest, compensated, turns_of
+from quantize.gptq import Nearest, compensated
 from quantize.recipes import Variant
 from runtimes.machine.cpu import allowed_cpus
 
@@ -133,7 +133,7 @@ def _compensated(
 
         return nearest
 
-    codes = compensated(weight, turns_of(moments, block), begin)
+    codes = compensated(weight, moments, block, begin)
     return _pack(codes, variant.bits), scales, _pack(zeros, variant.bits)
 
 

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from quantize.allocate.moments import moments_bytes, write_moments
-from quantize.allocate.solve import TypeChoice, TypeTable, Unit
-from quantize.allocate.types import made_up_for
 from quantize.arrays import Array, Floats
 from quantize.children import run_child
-from quantize.gptq import SHARES, Nearest, compensated, share_left, turns_of
+from quantize.gptq import Nearest, compensated
 from quantize.onnx.rounding import dequantize, round_matrix
 from quantize.recipes import parse_variant
 from quantize.source import open_source
@@ -58,30 +56,8 @@ def test_inputs_that_have_nothing_in_common_change_nothing():
 
         return nearest
 
-    found = compensated(weight, turns_of(np.diag(energy), 16), begin).reshape(5, 64)
+    found = compensated(weight, np.diag(energy), 16, begin).reshape(5, 64)
     np.testing.assert_array_equal(found, np.clip(np.rint(weight * 4 + 8), 0, 15))
-
-
-def test_a_share_is_told_by_another_text():
-    """Half of the loss and less where inputs go together, all of it where nothing does, and more is
-    left of a text that the moments say nothing of."""
-    weight = np.random.default_rng(5).standard_normal((96, 128)).astype(np.float32)
-    together, apart = _correlated(128), np.eye(128, dtype=np.float32)
-    own = share_left(weight, together, together)
-    assert own < 0.5
-    assert share_left(weight, apart, apart) == pytest.approx(1, abs=1e-6)
-    assert share_left(weight, together, _correlated(128, seed=1)) > 1.5 * own
-
-
-def test_a_table_loses_what_is_left_of_few_bits():
-    kinds = {"f16": 0.0, "q8_0": 0.1, "q6_k": 0.2, "q5_0": 0.5, "iq4_nl": 1.1, "q3_k": 3.0}
-    choices = tuple(TypeChoice(kind, 1, kl) for kind, kl in kinds.items())
-    known, other = (Unit(name, 1, 32, 32, choices) for name in ("known", "other"))
-    table = made_up_for(TypeTable((known, other), 1, ""), {"known": 0.2})
-    expected = {"f16": 0.0, "q8_0": 0.1, "q6_k": 0.12, "q5_0": 0.18, "iq4_nl": 0.3, "q3_k": 3.0}
-    found = {choice.kind: choice.kl for choice in table.units[0].choices}
-    assert found == pytest.approx(expected)
-    assert table.units[1] == other
 
 
 @pytest.mark.parametrize("name", ["4z32", "4s128"])
@@ -133,8 +109,8 @@ def test_layers_one_by_one_have_the_inputs_that_they_have_together(name: str, tm
 def moments(pebble: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Moments of the demo model's inputs."""
     work = tmp_path_factory.mktemp("moments")
-    given = open_source(str(pebble)), pebble / "calibration.txt", work / "m"
-    run_child(partial(write_moments, *given, shares=True), "", work, torch=True)
+    call = partial(write_moments, open_source(str(pebble)), pebble / "calibration.txt", work / "m")
+    run_child(call, "", work, torch=True)
     return work / "m"
 
 
@@ -144,9 +120,6 @@ def test_moments_are_of_every_layer(pebble: Path, moments: Path):
     assert found == {f"blk.{layer}.{role}.weight" for layer in range(6) for role in roles}
     whole = sum(path.stat().st_size / path.stat().st_nlink for path in moments.glob("*.npy"))
     assert whole == pytest.approx(moments_bytes(open_source(str(pebble)))[0], rel=0.05)
-    shares = json.loads((moments / SHARES).read_text())
-    assert shares.keys() == found - {name for name in found if "qkv" in name}
-    assert all(0.05 < left < 1 for left in shares.values())
     one = np.load(moments / "blk.2.ffn_down.weight.npy")
     np.testing.assert_array_equal(one, one.T)
     assert np.linalg.eigvalsh(one.astype(np.float64)).min() > -1e-3 * one.max()
